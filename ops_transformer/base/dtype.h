@@ -13,8 +13,24 @@ namespace ops_transformer {
 /// Element types. Those from q4_0 on are the block-quantised types of GGUF: their unit is a block of elements along the
 /// last dimension.
 enum class DType : std::uint8_t {
-  f32, f16, bf16, s8, u8, i32, i64, boolean,
-  q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k,
+  f32,
+  f16,
+  bf16,
+  s8,
+  u8,
+  i32,
+  i64,
+  boolean,
+  q4_0,
+  q4_1,
+  q5_0,
+  q5_1,
+  q8_0,
+  q2_k,
+  q3_k,
+  q4_k,
+  q5_k,
+  q6_k,
 };
 inline constexpr int kNumDTypes = 18;
 

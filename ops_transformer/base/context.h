@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "ops_transformer/base/export.h"
+#include "ops_transformer/base/isa.h"
+#include "ops_transformer/base/memory.h"
+#include "ops_transformer/base/thread_pool.h"
+
+namespace ops_transformer {
+
+class Profiler;
+
+struct ContextOptions {
+  std::optional<int> num_threads{};  // unset: default_num_threads()
+  bool deterministic = false;        // bit-identical results for any thread count, chunking and batch neighbours
+  std::optional<Isa> isa{};          // highest instruction-set level to use; unset: the best that runs here
+};
+
+/// What a call runs on: threads, workspace, instruction-set level, profiler. A Context serves one call at a time with
+/// its threads; calls from other threads meanwhile run on their own thread alone.
+class OPS_TRANSFORMER_API Context {
+ public:
+  /// Throws InvalidArgument (num_threads not in 1…1024, isa that doesn't run here).
+  explicit Context(const ContextOptions& options = {});
+  ~Context();
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  int num_threads() const noexcept { return pool_.num_threads(); }
+  Isa isa() const noexcept { return isa_; }
+  bool deterministic() const noexcept { return deterministic_; }
+
+  /// Not owned; nullptr: off. Set between calls.
+  void set_profiler(Profiler* profiler) noexcept { profiler_ = profiler; }
+  Profiler* profiler() const noexcept { return profiler_; }
+
+  /// The most workspace bytes that one call has used.
+  std::size_t workspace_high_water_bytes() const;
+
+  /// The one that Python and C share.
+  static Context& process_default();
+
+ private:
+  friend class CallScope;
+  std::unique_ptr<Arena> take_arena();
+
+  ThreadPool pool_;
+  Isa isa_;
+  bool deterministic_;
+  Profiler* profiler_ = nullptr;
+  std::mutex threads_in_use_;
+  mutable std::mutex arenas_mutex_;
+  std::vector<std::unique_ptr<Arena>> idle_arenas_;
+};
+
+/// One call of an operator: leases an arena and, where they are free, the threads. Operators nest: a scope opened by
+/// the thread that already holds one shares that scope's threads.
+class OPS_TRANSFORMER_API CallScope {
+ public:
+  explicit CallScope(Context& context);
+  ~CallScope();
+  CallScope(const CallScope&) = delete;
+  CallScope& operator=(const CallScope&) = delete;
+
+  Context& context() noexcept { return context_; }
+  Arena& arena() noexcept { return *arena_; }
+
+  /// Threads that parallel_for will use: 1 where another call holds them.
+  int num_threads() const noexcept { return has_threads_ ? context_.num_threads() : 1; }
+
+  /// body(item, worker): see ThreadPool::run. worker < num_threads().
+  template <class Body>
+  void parallel_for(std::size_t num_items, Body&& body) {
+    if (has_threads_) {
+      context_.pool_.run(num_items, body);
+    } else {
+      for (std::size_t item = 0; item < num_items; ++item) body(item, 0);
+    }
+  }
+
+ private:
+  Context& context_;
+  std::unique_ptr<Arena> arena_;
+  bool has_threads_;
+  bool owns_threads_;
+};
+
+}  // namespace ops_transformer

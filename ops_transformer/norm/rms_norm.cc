@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops_transformer/norm/rms_norm.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "ops_transformer/base/validate.h"
+#include "ops_transformer/norm/rms_norm_kernel.h"
+
+namespace ops_transformer {
+namespace {
+
+constexpr const char* kOp = "rms_norm";
+// Below this many elements for each item a fork costs more than it saves.
+constexpr std::int64_t kElementsPerItem = 16384;
+
+void validate(const ConstTensorView& x, const ConstTensorView& weight, const TensorView& out,
+              const RmsNormOptions& options) {
+  check_rank(kOp, "x", x, 2);
+  check_dtype(kOp, "x", x, {DType::f32, DType::bf16, DType::f16});
+  check_rows(kOp, "x", x);
+  check_shape(kOp, "weight", weight, {x.size(1)});
+  check_dtype(kOp, "weight", weight, {DType::f32, x.dtype()});
+  check_rows(kOp, "weight", weight);
+  check_shape(kOp, "out", out, {x.size(0), x.size(1)});
+  check_dtype(kOp, "out", out, {DType::f32, x.dtype()});
+  check_rows(kOp, "out", out);
+  check_no_overlap(kOp, "out", out, "weight", weight);
+  if (out.data() != x.data()) check_no_overlap(kOp, "out", out, "x", x);
+  if (!(options.eps >= 0.0f) || std::isinf(options.eps))
+    invalid(kOp, fmt::format("eps is {}, must be finite and >= 0", options.eps));
+  if (options.residual) {
+    check_shape(kOp, "residual", *options.residual, {x.size(0), x.size(1)});
+    check_dtype(kOp, "residual", *options.residual, {x.dtype()});
+    check_rows(kOp, "residual", *options.residual);
+    check_no_overlap(kOp, "out", out, "residual", *options.residual);
+  }
+  if (options.residual_out) {
+    check_shape(kOp, "residual_out", *options.residual_out, {x.size(0), x.size(1)});
+    check_dtype(kOp, "residual_out", *options.residual_out, {x.dtype()});
+    check_rows(kOp, "residual_out", *options.residual_out);
+    check_no_overlap(kOp, "out", out, "residual_out", *options.residual_out);
+  }
+}
+
+}  // namespace
+
+void rms_norm(Context& context, const ConstTensorView& x, const ConstTensorView& weight, const TensorView& out,
+              const RmsNormOptions& options) {
+  validate(x, weight, out, options);
+  const std::int64_t rows = x.size(0), hidden = x.size(1);
+  if (rows == 0 || hidden == 0) return;
+  RmsNormArgs args{};
+  args.x = x.data();
+  args.weight = weight.data();
+  args.out = out.data();
+  args.hidden = hidden;
+  args.x_stride = x.stride(0);
+  args.out_stride = out.stride(0);
+  args.x_dtype = x.dtype();
+  args.weight_dtype = weight.dtype();
+  args.out_dtype = out.dtype();
+  args.eps = options.eps;
+  args.weight_offset = options.weight_offset;
+  if (options.residual) {
+    args.residual = options.residual->data();
+    args.residual_stride = options.residual->stride(0);
+  }
+  if (options.residual_out) {
+    args.residual_out = options.residual_out->data();
+    args.residual_out_stride = options.residual_out->stride(0);
+  }
+  CallScope call(context);
+  RmsNormFn* kernel = rms_norm_rows.at(context.isa());
+  const std::int64_t rows_per_item = std::max<std::int64_t>(1, kElementsPerItem / hidden);
+  auto scratch = call.arena().allocate<float>(std::size_t(call.num_threads()) * align_up(std::size_t(hidden), 16));
+  call.parallel_for(std::size_t((rows + rows_per_item - 1) / rows_per_item), [&](std::size_t item, int worker) {
+    const std::int64_t first = std::int64_t(item) * rows_per_item;
+    kernel(args, first, std::min(rows, first + rows_per_item),
+           scratch.data() + std::size_t(worker) * align_up(std::size_t(hidden), 16));
+  });
+}
+
+}  // namespace ops_transformer

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+
+#include "ops_transformer/base/context.h"
+#include "ops_transformer/base/error.h"
+#include "ops_transformer/base/tensor_view.h"
+
+namespace ops_transformer {
+
+struct RmsNormOptions {
+  float eps = 1e-5f;
+  float weight_offset = 0.0f;                 // y = x / rms * (weight_offset + weight); 1 for Gemma
+  std::optional<ConstTensorView> residual{};  // added to x before the norm; shape and dtype of x
+  std::optional<TensorView> residual_out{};   // receives x + residual; may be the residual or x itself
+};
+
+/// Root mean square normalisation (Zhang and Sennrich, 2019): out = h / sqrt(mean(h^2) + eps) * weight, h = x +
+/// residual. Computed in f32 with one rounding at the end; finite input of any size gives finite output.
+///
+/// x       [rows, hidden]  f32 | bf16 | f16, last dimension contiguous
+/// weight  [hidden]        f32, or the dtype of x
+/// out     [rows, hidden]  f32, or the dtype of x; may be x itself, overlaps nothing else
+/// Throws InvalidArgument, which names the argument; past validation nothing fails.
+OPS_TRANSFORMER_API void rms_norm(Context& context, const ConstTensorView& x, const ConstTensorView& weight,
+                                  const TensorView& out, const RmsNormOptions& options = {});
+
+}  // namespace ops_transformer

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ops_transformer/base/dtype.h"
+#include "ops_transformer/base/isa.h"
+
+namespace ops_transformer {
+
+struct RmsNormArgs {
+  const void* x;
+  const void* weight;
+  const void* residual;  // nullptr: none
+  void* residual_out;    // nullptr: none
+  void* out;
+  std::int64_t hidden;
+  std::int64_t x_stride, residual_stride, residual_out_stride, out_stride;  // elements between rows
+  DType x_dtype, weight_dtype, out_dtype;
+  float eps, weight_offset;
+};
+
+/// Normalises rows [first, last). `row` is scratch for `hidden` floats.
+using RmsNormFn = void(const RmsNormArgs& args, std::int64_t first, std::int64_t last, float* row) noexcept;
+OPS_TRANSFORMER_KERNEL(rms_norm_rows, RmsNormFn, generic, avx2, avx512, avx512_bf16)
+
+}  // namespace ops_transformer

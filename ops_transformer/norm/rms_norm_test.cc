@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops_transformer/norm/rms_norm.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "ops_transformer/norm/rms_norm_kernel.h"
+#include "ops_transformer/norm/rms_norm_reference.h"
+#include "tests/support/guarded_buffer.h"
+#include "tests/support/random.h"
+#include "tests/support/tolerance.h"
+
+namespace ops_transformer {
+namespace {
+
+using test::GuardedBuffer;
+
+template <class T>
+constexpr DType kDType = std::is_same_v<T, float>      ? DType::f32
+                         : std::is_same_v<T, BFloat16> ? DType::bf16
+                                                       : DType::f16;
+
+template <class T>
+class RmsNorm : public testing::Test {};
+using Types = testing::Types<float, BFloat16, Float16>;
+TYPED_TEST_SUITE(RmsNorm, Types);
+
+TYPED_TEST(RmsNorm, MatchesReferenceAtEveryLevel) {
+  using T = TypeParam;
+  for (Isa isa : supported_isas()) {
+    if (!rms_norm_rows.row(isa)) continue;
+    Context context({.num_threads = 2, .isa = isa});
+    for (std::int64_t hidden : {1, 7, 16, 33, 64, 576, 1025}) {
+      SCOPED_TRACE(std::string(isa_name(isa)) + " hidden " + std::to_string(hidden));
+      test::Random random(17);
+      const std::int64_t rows = 5, stride = hidden + 3;
+      GuardedBuffer<T> x(std::size_t((rows - 1) * stride + hidden)), residual(std::size_t(rows * hidden)),
+          sum(std::size_t(rows * hidden)), out(std::size_t(rows * hidden));
+      GuardedBuffer<float> weight{std::size_t(hidden)};
+      test::fill_normal(x, random);
+      test::fill_normal(residual, random);
+      test::fill_normal(weight, random);
+      rms_norm(context, {x.data(), kDType<T>, {rows, hidden}, {stride, 1}}, {weight.data(), DType::f32, {hidden}},
+               {out.data(), kDType<T>, {rows, hidden}},
+               {.eps = 1e-6f,
+                .residual = ConstTensorView(residual.data(), kDType<T>, {rows, hidden}),
+                .residual_out = TensorView(sum.data(), kDType<T>, {rows, hidden})});
+      for (std::int64_t r = 0; r < rows; ++r) {
+        std::vector<double> h, w;
+        for (std::int64_t i = 0; i < hidden; ++i) {
+          h.push_back(double(to_float(x[std::size_t(r * stride + i)])) +
+                      to_float(residual[std::size_t(r * hidden + i)]));
+          w.push_back(weight[std::size_t(i)]);
+          const double bound = test::tolerance(1, std::abs(h.back()), h.back(), kDType<T>);
+          EXPECT_NEAR(to_float(sum[std::size_t(r * hidden + i)]), h.back(), bound);
+        }
+        const auto expected = reference::rms_norm(h, w, 1e-6);
+        for (std::int64_t i = 0; i < hidden; ++i) {
+          const double e = expected[std::size_t(i)];
+          EXPECT_NEAR(to_float(out[std::size_t(r * hidden + i)]), e,
+                      test::tolerance(double(hidden), std::abs(e), e, kDType<T>));
+        }
+      }
+    }
+  }
+}
+
+std::vector<float> normalise(std::vector<float> x, float eps) {
+  std::vector<float> weight(x.size(), 1.0f), out(x.size());
+  const auto n = std::int64_t(x.size());
+  Context context({.num_threads = 1});
+  rms_norm(context, {x.data(), DType::f32, {1, n}}, {weight.data(), DType::f32, {n}}, {out.data(), DType::f32, {1, n}},
+           {.eps = eps});
+  return out;
+}
+
+// Cases 46 and 47: eps inside the root; large squares.
+TEST(RmsNormValues, EpsilonIsInsideTheRoot) {
+  EXPECT_NEAR(normalise({1e-3f, 1e-3f, 1e-3f, 1e-3f}, 1e-6f)[0], 0.707107, 1e-6);
+  EXPECT_NEAR(normalise({1e-20f, 1e-20f, 1e-20f, 1e-20f}, 1e-6f)[0], 1e-17, 1e-23);
+}
+TEST(RmsNormValues, LargeFiniteInputStaysFinite) {
+  for (float size : {1e20f, 3e38f}) {
+    const auto y = normalise({size, -size}, 1e-6f);
+    EXPECT_NEAR(y[0], 1.0, 1e-6);
+    EXPECT_NEAR(y[1], -1.0, 1e-6);
+  }
+}
+TEST(RmsNormValues, NanStaysInItsRow) {
+  const auto y = normalise({1.0f, std::numeric_limits<float>::quiet_NaN()}, 1e-6f);
+  EXPECT_TRUE(std::isnan(y[0]) && std::isnan(y[1]));
+}
+
+// Case 49: Gemma's 1 + w is summed in f32.
+TEST(RmsNormValues, WeightOffsetIsAddedInFloat) {
+  Context context({.num_threads = 1});
+  const float x[2] = {1.0f, 0.0f};
+  const BFloat16 weight_bf16[2] = {to_bfloat16(15.8125f), to_bfloat16(15.8125f)};
+  const float weight[2] = {to_float(weight_bf16[0]), to_float(weight_bf16[1])};
+  float y[2];
+  rms_norm(context, {x, DType::f32, {1, 2}}, {weight, DType::f32, {2}}, {y, DType::f32, {1, 2}},
+           {.eps = 1e-6f, .weight_offset = 1.0f});
+  EXPECT_NEAR(y[0], 23.77644, 2e-5);
+}
+
+TEST(RmsNormErrors, NameTheArgument) {
+  Context context({.num_threads = 1});
+  float x[8] = {}, w[4] = {}, out[8];
+  const auto message = [&](const ConstTensorView& weight, const TensorView& y, float eps) -> std::string {
+    try {
+      rms_norm(context, {x, DType::f32, {2, 4}}, weight, y, {.eps = eps});
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const ConstTensorView weight(w, DType::f32, {4});
+  const TensorView y(out, DType::f32, {2, 4});
+  EXPECT_EQ(message(ConstTensorView(w, DType::f32, {3}), y, 1e-5f),
+            "rms_norm: weight must be [4] (-1: any), got [3] f32");
+  EXPECT_NE(message(weight, TensorView(out, DType::s8, {2, 4}), 1e-5f).find("out must be f32"), std::string::npos);
+  EXPECT_NE(message(weight, TensorView(x + 1, DType::f32, {1, 4}), 1e-5f), "");
+  EXPECT_NE(message(weight, y, -1.0f).find("eps is -1"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace ops_transformer
