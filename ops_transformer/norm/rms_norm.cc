@@ -8,6 +8,7 @@
 
 #include "ops_transformer/base/validate.h"
 #include "ops_transformer/norm/rms_norm_kernel.h"
+#include "ops_transformer/profiler/profiler.h"
 
 namespace ops_transformer {
 namespace {
@@ -45,6 +46,16 @@ void validate(const ConstTensorView& x, const ConstTensorView& weight, const Ten
   }
 }
 
+// Every operand once; for each element an addition, a square and its sum, two products.
+Work work_of(const RmsNormArgs& args, std::int64_t rows) {
+  const auto x_bytes = std::int64_t(element_bytes(args.x_dtype));
+  const std::int64_t row_operands = 1 + (args.residual != nullptr) + (args.residual_out != nullptr);
+  const std::int64_t elements = rows * args.hidden;
+  return {.bytes = elements * (row_operands * x_bytes + std::int64_t(element_bytes(args.out_dtype))) +
+                   args.hidden * std::int64_t(element_bytes(args.weight_dtype)),
+          .flops = elements * (args.residual ? 5 : 4)};
+}
+
 }  // namespace
 
 void rms_norm(Context& context, const ConstTensorView& x, const ConstTensorView& weight, const TensorView& out,
@@ -72,6 +83,7 @@ void rms_norm(Context& context, const ConstTensorView& x, const ConstTensorView&
     args.residual_out = options.residual_out->data();
     args.residual_out_stride = options.residual_out->stride(0);
   }
+  Zone zone(context, kOp, work_of(args, rows));
   CallScope call(context);
   RmsNormFn* kernel = rms_norm_rows.at(context.isa());
   const std::int64_t rows_per_item = std::max<std::int64_t>(1, kElementsPerItem / hidden);

@@ -8,6 +8,7 @@
 
 #include "ops_transformer/norm/rms_norm_kernel.h"
 #include "ops_transformer/norm/rms_norm_reference.h"
+#include "ops_transformer/profiler/profiler.h"
 #include "tests/support/guarded_buffer.h"
 #include "tests/support/random.h"
 #include "tests/support/tolerance.h"
@@ -103,6 +104,20 @@ TEST(RmsNormValues, WeightOffsetIsAddedInFloat) {
   rms_norm(context, {x, DType::f32, {1, 2}}, {weight, DType::f32, {2}}, {y, DType::f32, {1, 2}},
            {.eps = 1e-6f, .weight_offset = 1.0f});
   EXPECT_NEAR(y[0], 23.77644, 2e-5);
+}
+
+TEST(RmsNormProfile, CountsBytesAndFlops) {
+  Context context({.num_threads = 1});
+  Profiler profiler;
+  context.set_profiler(&profiler);
+  const float x[8] = {1, 2, 3, 4, 5, 6, 7, 8}, weight[4] = {1, 1, 1, 1};
+  float y[8];
+  rms_norm(context, {x, DType::f32, {2, 4}}, {weight, DType::f32, {4}}, {y, DType::f32, {2, 4}});
+  const auto totals = profiler.totals();
+  ASSERT_EQ(totals.size(), 1u);
+  EXPECT_EQ(totals[0].op, "rms_norm");
+  EXPECT_EQ(totals[0].bytes, 4 * (8 + 8 + 4));
+  EXPECT_EQ(totals[0].flops, 4 * 8);
 }
 
 TEST(RmsNormErrors, NameTheArgument) {
