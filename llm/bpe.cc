@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "llm/bpe.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <functional>
+#include <limits>
+
+#include "ops_transformer/base/error.h"
+
+namespace ops_transformer::llm {
+namespace {
+
+constexpr std::uint32_t kNoRank = std::numeric_limits<std::uint32_t>::max();
+constexpr std::uint32_t kEnd = std::numeric_limits<std::uint32_t>::max();
+
+std::string shown(std::string_view text) { return std::string(text.substr(0, 60)); }
+
+}  // namespace
+
+BytePairEncoder::BytePairEncoder(const Vocabulary& vocabulary, const std::vector<std::string_view>& merges)
+    : seed_(hash_seed()) {
+  for (int byte = 0; byte < 256; ++byte) {
+    const char text = static_cast<char>(byte);
+    const TokenId id = vocabulary.find({&text, 1});
+    byte_tokens_[static_cast<std::size_t>(byte)] = id != kNoToken && !vocabulary.is_special(id) ? id : kNoToken;
+  }
+  table_.assign(std::bit_ceil(merges.size() * 2 + 1), Merge{kNoToken, kNoToken, kNoRank, kNoToken});
+  std::string bytes;
+  for (std::size_t rank = 0; rank < merges.size(); ++rank) {
+    const std::string_view merge = merges[rank];
+    const std::size_t space = merge.find(' ', 1);
+    const auto refuse = [&](std::string_view why) {
+      throw InvalidFile(fmt::format("key 'tokenizer.ggml.merges': merge {} '{}' {}", rank, shown(merge), why));
+    };
+    if (space == std::string_view::npos || space + 1 == merge.size()) refuse("is not two tokens with a space between");
+    bytes.clear();
+    append_byte_level(merge.substr(0, space), bytes);
+    const std::size_t left_len = bytes.size();
+    append_byte_level(merge.substr(space + 1), bytes);
+    const std::string_view both = bytes;
+    const TokenId left = vocabulary.find(both.substr(0, left_len));
+    const TokenId right = vocabulary.find(both.substr(left_len));
+    const TokenId result = vocabulary.find(both);
+    if (left == kNoToken || right == kNoToken || result == kNoToken) {
+      refuse(fmt::format("needs a {} token that the vocabulary lacks", left == kNoToken    ? "left"
+                                                                       : right == kNoToken ? "right"
+                                                                                           : "merged"));
+    }
+    if (vocabulary.is_special(result)) continue;
+    auto& entry = const_cast<Merge&>(find(left, right));
+    if (entry.rank == kNoRank) entry = {left, right, static_cast<std::uint32_t>(rank), result};
+  }
+}
+
+const BytePairEncoder::Merge& BytePairEncoder::find(TokenId left, TokenId right) const noexcept {
+  const std::size_t mask = table_.size() - 1;
+  std::uint64_t hash =
+      (static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32 | static_cast<std::uint32_t>(right)) ^ seed_;
+  hash *= 0x9e3779b97f4a7c15u;
+  hash ^= hash >> 32;
+  hash *= 0xbf58476d1ce4e5b9u;
+  std::size_t at = (hash >> 24) & mask;
+  while (table_[at].rank != kNoRank && (table_[at].left != left || table_[at].right != right)) at = (at + 1) & mask;
+  return table_[at];
+}
+
+std::size_t BytePairEncoder::encode(std::string_view piece, Scratch& scratch, std::vector<TokenId>& out) const {
+  auto& [id, next, previous, heap] = scratch;
+  id.clear();
+  for (const char c : piece) {
+    const TokenId token = byte_tokens_[static_cast<unsigned char>(c)];
+    if (token != kNoToken) id.push_back(token);
+  }
+  const auto num = static_cast<std::uint32_t>(id.size());
+  const std::size_t left_out = piece.size() - num;
+  if (num < 2) {
+    out.insert(out.end(), id.begin(), id.end());
+    return left_out;
+  }
+  next.resize(num);
+  previous.resize(num);
+  heap.clear();
+  // Smallest first: rank, then position. An entry is stale when its pair has changed since; its rank tells.
+  const auto offer = [&](std::uint32_t at) {
+    const Merge& merge = find(id[at], id[next[at]]);
+    if (merge.rank == kNoRank) return false;
+    heap.push_back(static_cast<std::uint64_t>(merge.rank) << 32 | at);
+    return true;
+  };
+  for (std::uint32_t i = 0; i < num; ++i) {
+    next[i] = i + 1 < num ? i + 1 : kEnd;
+    previous[i] = i > 0 ? i - 1 : kEnd;
+  }
+  for (std::uint32_t i = 0; i + 1 < num; ++i) offer(i);
+  std::make_heap(heap.begin(), heap.end(), std::greater<>());
+  while (!heap.empty()) {
+    std::pop_heap(heap.begin(), heap.end(), std::greater<>());
+    const std::uint64_t best = heap.back();
+    heap.pop_back();
+    const auto at = static_cast<std::uint32_t>(best);
+    if (id[at] == kNoToken || next[at] == kEnd) continue;
+    const std::uint32_t right = next[at];
+    const Merge& merge = find(id[at], id[right]);
+    if (merge.rank != best >> 32) continue;
+    id[at] = merge.result;
+    id[right] = kNoToken;
+    next[at] = next[right];
+    if (next[at] != kEnd) {
+      previous[next[at]] = at;
+      if (offer(at)) std::push_heap(heap.begin(), heap.end(), std::greater<>());
+    }
+    if (previous[at] != kEnd && offer(previous[at])) std::push_heap(heap.begin(), heap.end(), std::greater<>());
+  }
+  for (std::uint32_t i = 0; i != kEnd; i = next[i]) out.push_back(id[i]);
+  return left_out;
+}
+
+}  // namespace ops_transformer::llm

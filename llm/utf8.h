@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+namespace ops_transformer::llm {
+
+struct Utf8Step {
+  enum class Kind { valid, invalid, incomplete } kind;
+  std::size_t len;  // bytes of the sequence, or of its longest well-formed beginning (at least 1)
+};
+
+/// What stands at the front of a non-empty text: a well-formed sequence (no overlong forms, no surrogates, up to
+/// U+10FFFF), something that can't become one, or one that the end of the text cuts off. Unicode 15, table 3-7.
+Utf8Step utf8_step(std::string_view text) noexcept;
+
+/// Bytes of the well-formed beginning of a text.
+std::size_t utf8_valid_len(std::string_view text) noexcept;
+
+inline constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";  // U+FFFD
+
+}  // namespace ops_transformer::llm

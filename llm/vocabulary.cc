@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "llm/vocabulary.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <chrono>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "llm/utf8.h"
+#include "ops_transformer/base/error.h"
+
+namespace ops_transformer::llm {
+namespace {
+
+constexpr bool prints_as_itself(int byte) {
+  return (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || (byte >= 0xae && byte <= 0xff);
+}
+
+/// GPT-2's alphabet: a printable byte is the character of its number, the others follow from U+0100 on in their order.
+constexpr int kAlphabetEnd = 0x144;
+constexpr std::array<std::int16_t, kAlphabetEnd> kByteOfCharacter = [] {
+  std::array<std::int16_t, kAlphabetEnd> table{};
+  table.fill(-1);
+  int next = 0x100;
+  for (int byte = 0; byte < 256; ++byte) {
+    table[static_cast<std::size_t>(prints_as_itself(byte) ? byte : next++)] = static_cast<std::int16_t>(byte);
+  }
+  return table;
+}();
+
+std::uint64_t hash_bytes(std::string_view bytes, std::uint64_t seed) noexcept {
+  std::uint64_t hash = seed ^ bytes.size();
+  const auto mix = [&](std::uint64_t word) {
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+    hash ^= hash >> 29;
+  };
+  std::size_t i = 0;
+  for (; i + 8 <= bytes.size(); i += 8) {
+    std::uint64_t word;
+    std::memcpy(&word, bytes.data() + i, 8);
+    mix(word);
+  }
+  std::uint64_t tail = 0;
+  std::memcpy(&tail, bytes.data() + i, bytes.size() - i);
+  mix(tail);
+  return hash * 0xbf58476d1ce4e5b9u >> 20;
+}
+
+}  // namespace
+
+std::uint64_t hash_seed() noexcept {
+  static const char anchor = 0;
+  return (reinterpret_cast<std::uintptr_t>(&anchor) >> 12) * 0x9e3779b97f4a7c15u ^
+         static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+}
+
+void append_byte_level(std::string_view text, std::string& out) {
+  const std::size_t begin = out.size();
+  for (std::size_t pos = 0; pos < text.size();) {
+    const auto lead = static_cast<unsigned char>(text[pos]);
+    int character = lead;
+    if (lead >= 0x80) {
+      const Utf8Step step = utf8_step(text.substr(pos));
+      const bool two = step.kind == Utf8Step::Kind::valid && step.len == 2;
+      character = two ? (lead & 0x1f) << 6 | (text[pos + 1] & 0x3f) : kAlphabetEnd;
+    }
+    const int byte = character < kAlphabetEnd ? kByteOfCharacter[static_cast<std::size_t>(character)] : -1;
+    if (byte < 0) {
+      out.resize(begin);
+      out += text;
+      return;
+    }
+    out += static_cast<char>(byte);
+    pos += lead < 0x80 ? 1 : 2;
+  }
+}
+
+Vocabulary::Vocabulary(const std::vector<std::string_view>& texts, std::vector<TokenType> types)
+    : types_(std::move(types)), seed_(hash_seed()) {
+  std::size_t total = 0;
+  for (const std::string_view text : texts) total += text.size();
+  if (total > std::numeric_limits<std::uint32_t>::max() || texts.size() >= (1u << 30)) {
+    throw InvalidFile(
+        fmt::format("key 'tokenizer.ggml.tokens' has {} tokens of {} bytes together, the limits are 2^30 and "
+                    "2^32",
+                    texts.size(), total));
+  }
+  bytes_.reserve(total);
+  offsets_.reserve(texts.size() + 1);
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    offsets_.push_back(static_cast<std::uint32_t>(bytes_.size()));
+    const bool literal = types_[i] != TokenType::normal && types_[i] != TokenType::undefined;
+    if (literal) {
+      bytes_ += texts[i];
+    } else {
+      append_byte_level(texts[i], bytes_);
+    }
+  }
+  offsets_.push_back(static_cast<std::uint32_t>(bytes_.size()));
+  bytes_.shrink_to_fit();
+  table_.assign(std::bit_ceil(texts.size() * 2 + 1), kNoToken);
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    const auto id = static_cast<TokenId>(i);
+    TokenId& entry = table_[slot(bytes(id))];
+    if (entry == kNoToken || (type(entry) != TokenType::normal && type(id) == TokenType::normal)) entry = id;
+  }
+}
+
+std::size_t Vocabulary::slot(std::string_view bytes_sought) const noexcept {
+  const std::size_t mask = table_.size() - 1;
+  std::size_t at = hash_bytes(bytes_sought, seed_) & mask;
+  while (table_[at] != kNoToken && bytes(table_[at]) != bytes_sought) at = (at + 1) & mask;
+  return at;
+}
+
+TokenId Vocabulary::find(std::string_view bytes_sought) const noexcept { return table_[slot(bytes_sought)]; }
+
+}  // namespace ops_transformer::llm

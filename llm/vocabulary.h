@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ops_transformer::llm {
+
+using TokenId = std::int32_t;
+inline constexpr TokenId kNoToken = -1;
+
+/// Kinds of token, as GGUF numbers them.
+enum class TokenType : std::uint8_t { undefined, normal, unknown, control, user_defined, unused, byte };
+
+/// The tokens of a byte-level vocabulary as the bytes they stand for: one block of bytes, offsets and a hash table,
+/// about 2 MB for 49152 tokens.
+class Vocabulary {
+ public:
+  /// `texts` as the file has them; those of normal tokens are written in GPT-2's printable alphabet.
+  Vocabulary(const std::vector<std::string_view>& texts, std::vector<TokenType> types);
+
+  std::size_t size() const noexcept { return types_.size(); }
+  std::string_view bytes(TokenId id) const noexcept {
+    const auto i = static_cast<std::size_t>(id);
+    return std::string_view(bytes_).substr(offsets_[i], offsets_[i + 1] - offsets_[i]);
+  }
+  TokenType type(TokenId id) const noexcept { return types_[static_cast<std::size_t>(id)]; }
+  void set_type(TokenId id, TokenType type) noexcept { types_[static_cast<std::size_t>(id)] = type; }
+  /// Tokens that stand for something other than their text; encoding never makes one unless asked to.
+  bool is_special(TokenId id) const noexcept {
+    const TokenType t = type(id);
+    return t == TokenType::control || t == TokenType::user_defined || t == TokenType::unknown;
+  }
+  /// The token that stands for these bytes, or kNoToken. Among equals a normal one, then the first.
+  TokenId find(std::string_view bytes) const noexcept;
+
+ private:
+  std::size_t slot(std::string_view bytes) const noexcept;
+
+  std::string bytes_;
+  std::vector<std::uint32_t> offsets_;
+  std::vector<TokenType> types_;
+  std::vector<TokenId> table_;
+  std::uint64_t seed_;
+};
+
+/// The bytes that a text in GPT-2's printable alphabet stands for; the text itself where a character is not of it.
+/// Appends to `out`.
+void append_byte_level(std::string_view text, std::string& out);
+
+/// A start value for hash tables that hold keys from files, so that a file can't be made to fill one chain.
+std::uint64_t hash_seed() noexcept;
+
+}  // namespace ops_transformer::llm
