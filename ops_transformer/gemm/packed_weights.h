@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "ops_transformer/base/context.h"
+#include "ops_transformer/base/error.h"
+#include "ops_transformer/base/memory.h"
+#include "ops_transformer/base/tensor_view.h"
+
+namespace ops_transformer {
+
+/// Weights of a matmul in the order in which its kernels read them: tiles of 16 outputs, each [num_inputs][16] (bf16
+/// and the quantised types: in their own units along the inputs). The order is the same at every instruction-set level.
+/// Immutable after packing, so any number of threads and contexts may share one.
+class OPS_TRANSFORMER_API PackedWeights {
+ public:
+  PackedWeights() = default;
+
+  /// parts   each [num_outputs_i, num_inputs] f32 | bf16 | f16 | q4_0 | q4_1 | q8_0, all of one dtype, rows contiguous;
+  ///         stacked along the outputs (q, k and v in one matmul); num_outputs_i % 16 == 0 for all but the last
+  /// memory  where to pack, 64-byte aligned, at least packed_bytes; it must outlive the object. Empty: own memory
+  /// Throws InvalidArgument.
+  static PackedWeights pack(Context& context, std::span<const ConstTensorView> parts, std::span<std::byte> memory = {});
+  static PackedWeights pack(Context& context, const ConstTensorView& weight, std::span<std::byte> memory = {}) {
+    return pack(context, std::span(&weight, 1), memory);
+  }
+
+  /// gate, up [n, num_inputs], packed tile by tile in turn: what gated_linear reads. num_outputs() is 2 n, with n
+  /// rounded up to a multiple of 16. Throws InvalidArgument.
+  static PackedWeights pack_gate_up(Context& context, const ConstTensorView& gate, const ConstTensorView& up,
+                                    std::span<std::byte> memory = {});
+
+  /// Throws InvalidArgument (dtype that can't be packed, negative sizes).
+  static std::size_t packed_bytes(DType dtype, std::int64_t num_outputs, std::int64_t num_inputs);
+
+  DType dtype() const noexcept { return dtype_; }
+  std::int64_t num_outputs() const noexcept { return num_outputs_; }
+  std::int64_t num_inputs() const noexcept { return num_inputs_; }
+  /// n of pack_gate_up; 0 for weights of pack.
+  std::int64_t num_gated_outputs() const noexcept { return num_gated_outputs_; }
+  std::size_t bytes() const noexcept { return bytes_; }
+  const std::byte* data() const noexcept { return data_; }
+
+ private:
+  DType dtype_ = DType::f32;
+  std::int64_t num_outputs_ = 0, num_inputs_ = 0, num_gated_outputs_ = 0;
+  std::size_t bytes_ = 0;
+  const std::byte* data_ = nullptr;
+  Buffer own_;
+};
+
+}  // namespace ops_transformer

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "ops_transformer/base/dtype.h"
+#include "ops_transformer/base/isa.h"
+#include "ops_transformer/gemm/linear.h"
+#include "ops_transformer/gemm/linear_kernel.h"
+
+namespace ops_transformer {
+
+/// One way to multiply by weights of one dtype. Both kernels have the same levels, so that what one level's `prepare`
+/// writes is what that level's `multiply` reads.
+struct MatmulMethod {
+  std::string_view name;  // shown in plans
+  std::size_t (*prepared_row_bytes)(std::int64_t num_inputs);
+  bool (*reads_as_it_lies)(DType x, std::int64_t num_inputs, Isa isa);  // x needs no preparation
+  const Kernel<PrepareFn>* prepare;
+  const Kernel<MultiplyFn>* multiply;
+};
+
+/// Writes one tile: rows[0…15] are the outputs' rows of weights, nullptr for outputs past the end, which are packed as
+/// zeros.
+using PackTileFn = void(const void* const* rows, std::int64_t num_inputs, std::byte* tile);
+
+/// What packing and linear know about a dtype of weights. weight_formats.cc holds the list: a new dtype is a row there.
+struct WeightFormat {
+  DType dtype;
+  std::size_t (*tile_bytes)(std::int64_t num_inputs);  // a multiple of 64
+  PackTileFn* pack_tile;
+  MatmulMethod fast, exact;
+
+  const MatmulMethod& method(Arithmetic arithmetic) const { return arithmetic == Arithmetic::fast ? fast : exact; }
+};
+
+std::span<const WeightFormat> weight_formats() noexcept;
+/// nullptr where no format has this dtype.
+const WeightFormat* find_weight_format(DType dtype) noexcept;
+
+}  // namespace ops_transformer
