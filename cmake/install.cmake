@@ -4,7 +4,8 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 install(TARGETS ops_transformer EXPORT ops_transformer_targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY ops_transformer DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h"
-        PATTERN "*_kernel.h" EXCLUDE PATTERN "simd" EXCLUDE)
+        PATTERN "*_kernel.h" EXCLUDE PATTERN "*_reference.h" EXCLUDE PATTERN "*.inl.h" EXCLUDE
+        PATTERN "simd" EXCLUDE)
 install(EXPORT ops_transformer_targets NAMESPACE ops_transformer::
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/ops_transformer)
 file(WRITE ${CMAKE_BINARY_DIR}/ops_transformer-config.cmake
