@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "llm/gguf.h"
+#include "llm/tokenizer.h"
+#include "tests/support/gguf_writer.h"
+
+namespace ops_transformer::test {
+
+/// GPT-2's printable form of bytes, from its definition: printable Latin-1 bytes are themselves, the others in their
+/// order are the characters from U+0100 on.
+inline std::string byte_level(std::string_view bytes) {
+  std::string out;
+  for (const char c : bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    int character = byte, next = 0x100;
+    for (int other = 0; other < 256; ++other) {
+      const bool printable = (other > 0x20 && other < 0x7f) || (other > 0xa0 && other != 0xad);
+      if (!printable && other == byte) character = next;
+      if (!printable) ++next;
+    }
+    if (character < 0x80) {
+      out += static_cast<char>(character);
+    } else {
+      out += static_cast<char>(0xc0 | character >> 6);
+      out += static_cast<char>(0x80 | (character & 0x3f));
+    }
+  }
+  return out;
+}
+
+/// The parts of a small byte-level vocabulary, to change before a file is made of them: three control tokens, a
+/// user-defined one, all 256 bytes, then what the merges make.
+struct SmallVocabulary {
+  std::vector<std::string> tokens = {"<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool>"};
+  std::vector<std::int32_t> types = {3, 3, 3, 4};
+  std::vector<std::string> merges;
+  std::string model = "gpt2";
+  std::string pre = "smollm";
+
+  SmallVocabulary() {
+    for (int byte = 0; byte < 256; ++byte) add(std::string(1, static_cast<char>(byte)));
+    for (const auto& [left, right] : std::vector<std::pair<std::string, std::string>>{{" ", "t"},
+                                                                                      {"h", "e"},
+                                                                                      {" t", "he"},
+                                                                                      {"l", "l"},
+                                                                                      {"e", "r"},
+                                                                                      {"he", "ll"},
+                                                                                      {"hell", "o"},
+                                                                                      {" ", " "},
+                                                                                      {"  ", "  "},
+                                                                                      {"1", "2"},
+                                                                                      {"12", "3"},
+                                                                                      {"\xe6", "\xad"},
+                                                                                      {"\xe6\xad", "\xaa"},
+                                                                                      {"\n", "\n"}}) {
+      merge(left, right);
+    }
+  }
+  void add(std::string_view bytes, std::int32_t type = 1) {
+    tokens.push_back(type == 1 ? byte_level(bytes) : std::string(bytes));
+    types.push_back(type);
+  }
+  void merge(std::string_view left, std::string_view right) {
+    merges.push_back(byte_level(left) + " " + byte_level(right));
+    add(std::string(left) + std::string(right));
+  }
+  /// The lists and names; ids and templates are for the caller to add.
+  GgufWriter writer() const {
+    GgufWriter writer;
+    writer.add_string("tokenizer.ggml.model", model).add_strings("tokenizer.ggml.tokens", tokens);
+    writer.add_array("tokenizer.ggml.token_type", 5, types).add_strings("tokenizer.ggml.merges", merges);
+    if (!pre.empty()) writer.add_string("tokenizer.ggml.pre", pre);
+    return writer;
+  }
+};
+
+inline llm::Tokenizer make_tokenizer(const GgufWriter& writer) {
+  const AlignedBytes bytes(writer.bytes());
+  return llm::Tokenizer::from_gguf(llm::GgufFile::from_memory(bytes.span()));
+}
+
+/// A tokenizer of SmallVocabulary whose file is gone already.
+class SmallTokenizer {
+ public:
+  explicit SmallTokenizer(const std::string& pre = "smollm") : tokenizer_(make(pre)) {}
+  const llm::Tokenizer& tokenizer() const noexcept { return tokenizer_; }
+
+ private:
+  static llm::Tokenizer make(const std::string& pre) {
+    SmallVocabulary vocabulary;
+    vocabulary.pre = pre;
+    GgufWriter writer = vocabulary.writer();
+    writer.add_u32("tokenizer.ggml.bos_token_id", 1).add_u32("tokenizer.ggml.eos_token_id", 2);
+    return make_tokenizer(writer);
+  }
+  llm::Tokenizer tokenizer_;
+};
+
+}  // namespace ops_transformer::test
