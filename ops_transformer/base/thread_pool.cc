@@ -14,6 +14,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "ops_transformer/base/error.h"
 
@@ -160,8 +161,7 @@ ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads), shared_(std
 ThreadPool::~ThreadPool() {
   if (workers_.empty()) return;
   if (shared_->generation_of_fork != fork_generation.load(std::memory_order_relaxed)) {
-    for (std::thread& worker : workers_) worker.detach();  // they live in the parent, and so does what they read
-    shared_.release();
+    forget_workers();
     return;
   }
   shared_->stopping.store(true);
@@ -170,11 +170,17 @@ ThreadPool::~ThreadPool() {
   for (std::thread& worker : workers_) worker.join();
 }
 
+void ThreadPool::forget_workers() {
+  // They live in the parent alone, so they can be neither joined nor detached (ESRCH), and a joinable std::thread that
+  // is destroyed ends the process. What they read has whatever state it had at the fork.
+  if (!workers_.empty()) new std::vector<std::thread>(std::move(workers_));
+  workers_.clear();
+  shared_.release();
+}
+
 void ThreadPool::start_workers() {
   if (shared_->generation_of_fork != fork_generation.load(std::memory_order_relaxed)) {
-    for (std::thread& worker : workers_) worker.detach();
-    workers_.clear();
-    shared_.release();  // the parent's workers read it, and its state is whatever it was at the fork
+    forget_workers();
     shared_ = std::make_unique<Shared>();
   }
   if (!workers_.empty()) return;

@@ -47,6 +47,7 @@ class OPS_TRANSFORMER_API ThreadPool {
 
   void run_erased(std::size_t num_items, ErasedBody* call, void* body);
   void start_workers();
+  void forget_workers();
 
   int num_threads_;
   std::unique_ptr<Shared> shared_;

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+// What module.cc gathers: each adds its classes and functions.
+namespace ops_transformer::python {
+
+void bind_context(nanobind::module_& module);
+void bind_norm(nanobind::module_& module);
+
+}  // namespace ops_transformer::python

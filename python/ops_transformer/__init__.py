@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fused transformer operators for CPUs, and language models that run on them.
+
+Arrays are NumPy arrays, PyTorch tensors or anything that speaks DLPack, in CPU memory; nothing is
+copied on the way in, and results come back as the kind of the first array: tensors for tensors,
+NumPy for the rest. bf16 is torch.bfloat16, ml_dtypes.bfloat16 or its bits in a uint16 array.
+Every operator writes into `out` where it is given and runs on `context`, else on
+`default_context()`. The GIL is released meanwhile: don't change an array that is being read.
+"""
+
+from ._core import (
+    Context,
+    InvalidFile,
+    ResourceExhausted,
+    SystemFailure,
+    default_context,
+    fused_rmsnorm,
+    idle_output_bytes,
+    supported_isas,
+)
+
+__version__ = "0.1.0"
+__all__ = [
+    "Context",
+    "InvalidFile",
+    "ResourceExhausted",
+    "SystemFailure",
+    "default_context",
+    "fused_rmsnorm",
+    "idle_output_bytes",
+    "supported_isas",
+]

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Threads, the GIL, fork and other libraries in the same process (cases 83, 85 and 89)."""
+
+import importlib.util
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import ops_transformer as ops
+
+X = np.random.default_rng(3).standard_normal((4096, 256), np.float32)
+WEIGHT = np.ones(256, np.float32)
+
+
+def num_threads_of_process():
+    return len(os.listdir("/proc/self/task"))
+
+
+def run_fresh(code):
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_one_thread_starts_no_other():
+    context = ops.Context(num_threads=1)
+    before = num_threads_of_process()
+    for _ in range(100):
+        ops.fused_rmsnorm(X, WEIGHT, context=context)
+    assert num_threads_of_process() == before
+
+
+def test_thread_count_follows_the_environment():
+    code = "import ops_transformer as o; print(o.default_context().num_threads)"
+    environment = os.environ | {"OPS_TRANSFORMER_NUM_THREADS": "3"}
+    assert subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True).stdout == b"3\n"
+    environment["OPS_TRANSFORMER_NUM_THREADS"] = "many"
+    assert b"ValueError: OPS_TRANSFORMER_NUM_THREADS is 'many'" in subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True
+    ).stderr
+
+
+def test_isa_is_capped_by_the_environment():
+    code = "import ops_transformer as o; print(*o.supported_isas())"
+    environment = os.environ | {"OPS_TRANSFORMER_ISA": "generic"}
+    assert subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True).stdout == b"generic\n"
+
+
+def test_contexts_are_checked():
+    for arguments, message in [
+        (dict(num_threads=0), "num_threads is 0, must be from 1 to 1024"),
+        (dict(isa="sse9"), "isa is 'sse9'"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            ops.Context(**arguments)
+    context = ops.Context(num_threads=3, deterministic=True, isa="generic")
+    assert (context.num_threads, context.deterministic, context.isa) == (3, True, "generic")
+
+
+def child(expected, connection):
+    result = ops.fused_rmsnorm(X, WEIGHT, context=ops.Context(num_threads=4))
+    connection.send(np.array_equal(result, expected) and np.array_equal(ops.fused_rmsnorm(X, WEIGHT), expected))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_forked_child_computes_the_same():
+    expected = ops.fused_rmsnorm(X, WEIGHT, context=ops.Context(num_threads=4))
+    np.testing.assert_array_equal(ops.fused_rmsnorm(X, WEIGHT), expected)
+    fork = multiprocessing.get_context("fork")
+    ours, theirs = fork.Pipe()
+    process = fork.Process(target=child, args=(expected, theirs))
+    process.start()
+    try:
+        assert ours.poll(20), "the child hangs"
+        assert ours.recv()
+        process.join(20)
+        assert process.exitcode == 0
+    finally:
+        process.kill()
+
+
+def test_other_python_threads_run_meanwhile():
+    """While one call computes, the interpreter is free: a counting thread gets on."""
+    x = np.ones((1 << 17, 256), np.float32)
+    out = np.empty_like(x)
+    context = ops.Context(num_threads=1)
+    inside = threading.Event()
+    finished = threading.Event()
+
+    def compute():
+        inside.set()
+        for _ in range(3):
+            ops.fused_rmsnorm(x, WEIGHT, out=out, context=context)
+        finished.set()
+
+    # Without a switch while it holds the GIL, a call would keep this thread from counting at all.
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    try:
+        thread = threading.Thread(target=compute)
+        thread.start()
+        inside.wait()
+        count = 0
+        while not finished.is_set():
+            count += 1
+            time.sleep(0)
+        thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert count > 20
+
+
+def test_calls_from_two_threads_share_one_context():
+    expected = ops.fused_rmsnorm(X, WEIGHT)
+    failures = []
+
+    def work():
+        for _ in range(30):
+            if not np.array_equal(ops.fused_rmsnorm(X, WEIGHT), expected):
+                failures.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not failures and not any(thread.is_alive() for thread in threads)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+@pytest.mark.parametrize("order", [("torch", "ops_transformer"), ("ops_transformer", "torch")])
+def test_imported_before_and_after_torch(order):
+    code = f"""
+import {order[0]}, {order[1]}
+import os, torch, ops_transformer as ops
+x, w = torch.randn(512, 256), torch.ones(256)
+for _ in range(20):
+    y = ops.fused_rmsnorm(x @ torch.eye(256), w)
+torch.testing.assert_close(y, torch.nn.functional.rms_norm(x, (256,), w, 1e-5))
+print("done")
+"""
+    assert run_fresh(code) == "done\n"
