@@ -123,10 +123,10 @@ TEST(Sampler, PublishedSequence) {
 }
 
 TEST(Sampler, DrawsWhatTheDefinitionAllows) {
-  const std::vector<float> logits = random_logits(300, 7);
+  const std::vector<float> logits = random_logits(100, 7);
   std::vector<SamplerOptions> cases;
   for (const float temperature : {0.3f, 1.0f, 3.0f}) {
-    for (const std::int32_t top_k : {0, 1, 5, 299, 300, 1000}) {
+    for (const std::int32_t top_k : {0, 1, 5, 99, 1000}) {
       for (const float top_p : {1.0f, 0.95f, 0.5f, 1e-6f}) {
         for (const float min_p : {0.0f, 0.1f, 1.0f}) {
           cases.push_back({.temperature = temperature, .top_k = top_k, .top_p = top_p, .min_p = min_p});
