@@ -45,6 +45,8 @@ class OPS_TRANSFORMER_API PackedWeights {
   const std::byte* data() const noexcept { return data_; }
 
  private:
+  std::byte* take_memory(std::span<std::byte> memory);
+
   DType dtype_ = DType::f32;
   std::int64_t num_outputs_ = 0, num_inputs_ = 0, num_gated_outputs_ = 0;
   std::size_t bytes_ = 0;

@@ -62,9 +62,9 @@ OPS_TRANSFORMER_INLINE F32 load_f32(const std::byte* p) noexcept {
   return v;
 }
 
-// kStepsOfB: steps of A that one vector of B serves.
+// kInputsPerStep: k of one step. kStepsOfB: steps of A that one vector of B serves.
 struct F32Tile {
-  static constexpr int kStepsOfB = 1;
+  static constexpr int kInputsPerStep = 1, kStepsOfB = 1, kVectorBytesOfB = kVectorBytes;
   OPS_TRANSFORMER_INLINE static F32 load_a(const std::byte* p) noexcept { return broadcast_f32(p); }
   template <int Phase>
   OPS_TRANSFORMER_INLINE static F32 load_b(const std::byte* p) noexcept {
@@ -75,6 +75,7 @@ struct F32Tile {
 
 #if defined(OPS_TRANSFORMER_ISA_avx512_bf16)
 struct Bf16Tile : F32Tile {
+  static constexpr int kInputsPerStep = 2;
   OPS_TRANSFORMER_INLINE static F32 multiply(F32 a, F32 b, F32 sum) noexcept {
     return (F32)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
   }
@@ -91,6 +92,7 @@ struct Bf16WidenedTile : F32Tile {
 };
 
 struct F16WidenedTile : F32Tile {
+  static constexpr int kVectorBytesOfB = kVectorBytes / 2;
   template <int Phase>
   OPS_TRANSFORMER_INLINE static F32 load_b(const std::byte* p) noexcept {
     return load(reinterpret_cast<const Float16*>(p));
@@ -106,7 +108,8 @@ struct F16WidenedTile : F32Tile {
 #endif
 
 template <class Tile, int Phase, int Rows, int Vectors, class A, class B>
-OPS_TRANSFORMER_INLINE void multiply_step(const A& a, const B& b, std::int64_t step, F32 (&sum)[Rows][Vectors]) {
+OPS_TRANSFORMER_INLINE void multiply_step(const A& a, const B& b, std::int64_t step,
+                                          F32 (&sum)[Rows][Vectors]) noexcept {
   F32 column[Vectors];
 #pragma GCC unroll 4
   for (int v = 0; v < Vectors; ++v) {

@@ -37,7 +37,7 @@ struct WeightFormat {
   const MatmulMethod& method(Arithmetic arithmetic) const { return arithmetic == Arithmetic::fast ? fast : exact; }
 };
 
-std::span<const WeightFormat> weight_formats() noexcept;
+std::span<const WeightFormat* const> weight_formats() noexcept;
 /// nullptr where no format has this dtype.
 const WeightFormat* find_weight_format(DType dtype) noexcept;
 

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops_transformer/gemm/matmul.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ops_transformer/base/validate.h"
+
+namespace ops_transformer {
+namespace {
+
+// Preparing fewer elements than this takes less time than a fork.
+constexpr std::int64_t kElementsPerPrepareItem = 16384;
+// A multiple of the rows of every level's tile.
+constexpr std::int64_t kRowGranule = 12;
+constexpr std::int64_t kMaxRowsPerItem = 192;
+
+constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return divide_up(a, b) * b; }
+
+// Blocks of nearly equal depth, whose weights fit a share of the cache that the tile reads from: L2 where a tile takes
+// a whole panel, L1 where it takes one tile of outputs after the other.
+std::int64_t choose_block(std::int64_t num_inputs, std::int64_t tile_bytes, const DeviceSpec& device) {
+  const bool whole_panel = device.vector_bytes == 4 * kTileOutputs;
+  const auto budget = std::int64_t(whole_panel ? device.l2_bytes / 16 : device.l1d_bytes / 2);
+  const std::int64_t bytes_per_input = divide_up(tile_bytes, num_inputs) * (whole_panel ? kTilesPerPanel : 1);
+  const std::int64_t most = std::max<std::int64_t>(64, budget / bytes_per_input);
+  return round_up(divide_up(num_inputs, divide_up(num_inputs, most)), 64);
+}
+
+struct Split {
+  std::int64_t rows, tiles;
+};
+
+// Cycles of the busiest thread: each item costs the larger of its arithmetic and of reading its weights, and a start.
+double cycles_of(const Split& split, const MatmulProblem& problem, std::int64_t tile_bytes, const DeviceSpec& device,
+                 int num_threads) {
+  constexpr double kBytesPerCycle = 8, kCyclesPerItem = 500;
+  // One or two vectors a row don't hide their loads of A: 6 x 2 reached 0.9 of 6 x 4 (Zen 4, 1 thread, Dec 2026).
+  const double efficiency = split.tiles < kTilesPerPanel && device.vector_bytes == 4 * kTileOutputs ? 0.9 : 1.0;
+  const double rows = double(std::min(split.rows, problem.num_rows));
+  const double flops = 2 * rows * double(split.tiles * kTileOutputs * problem.num_inputs);
+  const double compute = flops / (device.flops_per_cycle(problem.weights) * efficiency);
+  const double read = double(split.tiles * tile_bytes) / kBytesPerCycle;
+  const std::int64_t items = divide_up(problem.num_rows, split.rows) * divide_up(problem.num_tiles, split.tiles);
+  return double(divide_up(items, num_threads)) * (std::max(compute, read) + kCyclesPerItem);
+}
+
+Split choose_split(const MatmulProblem& problem, std::int64_t tile_bytes, const DeviceSpec& device, int num_threads) {
+  Split best{};
+  double best_cycles = 0;
+  const std::int64_t fewest = divide_up(problem.num_rows, kMaxRowsPerItem);
+  for (std::int64_t row_items = fewest; row_items <= fewest + 3; ++row_items) {
+    const std::int64_t rows = round_up(divide_up(problem.num_rows, row_items), kRowGranule);
+    if (rows == best.rows) break;
+    for (std::int64_t tiles : {16, 8, 4, 2}) {
+      const Split split{rows, tiles};
+      const double cycles = cycles_of(split, problem, tile_bytes, device, num_threads);
+      if (best.rows == 0 || cycles < best_cycles) {
+        best = split;
+        best_cycles = cycles;
+      }
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+MatmulPlan plan_matmul(const MatmulProblem& problem, const DeviceSpec& device, int num_threads) {
+  const WeightFormat& format = *find_weight_format(problem.weights);
+  MatmulPlan plan;
+  plan.method = &format.method(problem.arithmetic);
+  plan.prepares = !plan.method->reads_as_it_lies(problem.x, problem.num_inputs, device.isa);
+  plan.prepared_row_bytes = std::int64_t(plan.method->prepared_row_bytes(problem.num_inputs));
+  if (problem.num_rows == 0 || problem.num_tiles == 0) return plan;
+  const auto tile_bytes = std::int64_t(format.tile_bytes(problem.num_inputs));
+  plan.inputs_per_block = problem.num_inputs ? choose_block(problem.num_inputs, tile_bytes, device) : 64;
+  const Split split = choose_split(problem, tile_bytes, device, num_threads);
+  plan.rows_per_item = split.rows;
+  plan.tiles_per_item = split.tiles;
+  plan.num_row_items = divide_up(problem.num_rows, split.rows);
+  plan.num_tile_items = divide_up(problem.num_tiles, split.tiles);
+  return plan;
+}
+
+std::string describe(const MatmulPlan& plan) {
+  return fmt::format("{}{}, {} x {} items of {} rows x {} outputs, inputs in blocks of {}", plan.method->name,
+                     plan.prepares ? ", x prepared" : "", plan.num_row_items, plan.num_tile_items, plan.rows_per_item,
+                     plan.tiles_per_item * kTileOutputs, plan.inputs_per_block);
+}
+
+void run_matmul(CallScope& call, const MatmulPlan& plan, const ConstTensorView& x, const PackedWeights& weights,
+                EpilogueFn* epilogue, const EpilogueArgs& epilogue_args) {
+  const std::int64_t num_rows = x.size(0), num_tiles = divide_up(weights.num_outputs(), kTileOutputs);
+  if (num_rows == 0 || num_tiles == 0) return;
+  const Isa isa = call.context().isa();
+  MultiplyArgs args{};
+  args.weights = weights.data();
+  args.tile_bytes = std::int64_t(weights.bytes()) / num_tiles;
+  args.num_inputs = weights.num_inputs();
+  args.inputs_per_block = plan.inputs_per_block;
+  args.epilogue = epilogue;
+  args.epilogue_args = &epilogue_args;
+  if (plan.prepares) {
+    const auto prepared = call.arena().allocate<std::byte>(std::size_t(num_rows * plan.prepared_row_bytes));
+    const PrepareArgs prepare{x.data(),    prepared.data(),         args.num_inputs,
+                              x.stride(0), plan.prepared_row_bytes, x.dtype()};
+    PrepareFn* kernel = plan.method->prepare->at(isa);
+    const std::int64_t rows_per_item = kElementsPerPrepareItem / std::max<std::int64_t>(1, args.num_inputs) + 1;
+    call.parallel_for(std::size_t(divide_up(num_rows, rows_per_item)), [&](std::size_t item, int) {
+      const std::int64_t first = std::int64_t(item) * rows_per_item;
+      kernel(prepare, first, std::min(num_rows, first + rows_per_item));
+    });
+    args.x = prepared.data();
+    args.x_row_bytes = plan.prepared_row_bytes;
+  } else {
+    args.x = x.as<std::byte>();
+    args.x_row_bytes = x.stride(0) * std::int64_t(element_bytes(x.dtype()));
+  }
+  MultiplyFn* kernel = plan.method->multiply->at(isa);
+  const auto sums_per_worker = std::size_t(std::min(num_rows, plan.rows_per_item) * kTilesPerPanel * kTileOutputs);
+  const auto sums = call.arena().allocate<float>(std::size_t(call.num_threads()) * sums_per_worker);
+  // Items of one panel of weights stand together, so that it is read from memory once for all rows.
+  call.parallel_for(std::size_t(plan.num_row_items * plan.num_tile_items), [&](std::size_t item, int worker) {
+    const std::int64_t first_row = std::int64_t(item) % plan.num_row_items * plan.rows_per_item;
+    const std::int64_t first_tile = std::int64_t(item) / plan.num_row_items * plan.tiles_per_item;
+    const MultiplyRange range{first_row, std::min(num_rows, first_row + plan.rows_per_item), first_tile,
+                              std::min(num_tiles, first_tile + plan.tiles_per_item)};
+    kernel(args, range, sums.data() + std::size_t(worker) * sums_per_worker);
+  });
+}
+
+void check_matmul(const char* operation, const ConstTensorView& x, const PackedWeights& weights, const TensorView& out,
+                  std::int64_t num_columns) {
+  check_shape(operation, "x", x, {-1, weights.num_inputs()});
+  check_dtype(operation, "x", x, {DType::f32, DType::bf16, DType::f16});
+  check_rows(operation, "x", x);
+  check_shape(operation, "out", out, {x.size(0), num_columns});
+  check_dtype(operation, "out", out, {DType::f32, DType::bf16, DType::f16});
+  check_rows(operation, "out", out);
+  check_no_overlap(operation, "out", out, "x", x);
+  const ConstTensorView packed(weights.data(), DType::u8, {std::int64_t(weights.bytes())});
+  check_no_overlap(operation, "out", out, "weights", packed);
+}
+
+}  // namespace ops_transformer

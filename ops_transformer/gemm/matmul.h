@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "ops_transformer/base/context.h"
+#include "ops_transformer/gemm/linear.h"
+#include "ops_transformer/gemm/weight_format.h"
+#include "ops_transformer/tuning/device_spec.h"
+
+// Plan and run of every operator that multiplies by packed weights; such an operator validates, and gives its epilogue.
+namespace ops_transformer {
+
+struct MatmulProblem {
+  DType weights = DType::f32, x = DType::f32;
+  Arithmetic arithmetic = Arithmetic::fast;
+  std::int64_t num_rows = 0, num_inputs = 0, num_tiles = 0;
+};
+
+struct MatmulPlan {
+  const MatmulMethod* method = nullptr;
+  bool prepares = false;  // x is first brought into the method's form
+  std::int64_t prepared_row_bytes = 0;
+  std::int64_t inputs_per_block = 0;  // weights this deep stay in the cache while the rows of an item pass
+  std::int64_t rows_per_item = 0, tiles_per_item = 0;
+  std::int64_t num_row_items = 0, num_tile_items = 0;
+};
+
+/// A pure function; the weights' dtype must have a format.
+OPS_TRANSFORMER_API MatmulPlan plan_matmul(const MatmulProblem& problem, const DeviceSpec& device, int num_threads);
+
+OPS_TRANSFORMER_API std::string describe(const MatmulPlan& plan);
+
+/// x [rows, num_inputs] by weights; `epilogue` receives the finished sums. Doesn't throw but for lack of memory.
+void run_matmul(CallScope& call, const MatmulPlan& plan, const ConstTensorView& x, const PackedWeights& weights,
+                EpilogueFn* epilogue, const EpilogueArgs& epilogue_args);
+
+/// What validation of such operators shares: x fits the weights, and out has this many columns and overlaps neither x
+/// nor the weights.
+void check_matmul(const char* operation, const ConstTensorView& x, const PackedWeights& weights, const TensorView& out,
+                  std::int64_t num_columns);
+
+}  // namespace ops_transformer

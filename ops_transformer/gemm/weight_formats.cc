@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+
+#include "ops_transformer/gemm/float_weights.h"
+#include "ops_transformer/gemm/weight_format.h"
+
+namespace ops_transformer {
+namespace {
+
+constexpr std::array<const WeightFormat*, 3> kFormats = {&kF32Weights, &kBf16Weights, &kF16Weights};
+
+}  // namespace
+
+std::span<const WeightFormat* const> weight_formats() noexcept { return kFormats; }
+
+const WeightFormat* find_weight_format(DType dtype) noexcept {
+  const auto* found = std::ranges::find(kFormats, dtype, &WeightFormat::dtype);
+  return found == kFormats.end() ? nullptr : *found;
+}
+
+}  // namespace ops_transformer
