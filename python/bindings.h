@@ -8,5 +8,8 @@ namespace ops_transformer::python {
 
 void bind_context(nanobind::module_& module);
 void bind_norm(nanobind::module_& module);
+void bind_posembedding(nanobind::module_& module);
+void bind_profiler(nanobind::module_& module);
+void bind_tokenizer(nanobind::module_& module);
 
 }  // namespace ops_transformer::python

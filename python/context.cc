@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "ops_transformer/base/error.h"
+#include "ops_transformer/profiler/profiler.h"
 #include "python/bindings.h"
 #include "python/output_memory.h"
 
@@ -55,6 +56,9 @@ use, one of supported_isas(). Raises ValueError for values outside these.)")
       .def_prop_ro("isa", [](const Context& self) { return isa_name(self.isa()); })
       .def_prop_ro("workspace_high_water_bytes", &Context::workspace_high_water_bytes,
                    "The most workspace bytes that one call has used.")
+      .def_prop_rw("profiler", &Context::profiler, &Context::set_profiler, nb::rv_policy::reference,
+                   nb::for_setter(nb::keep_alive<1, 2>()), nb::for_setter(nb::arg("profiler").none()),
+                   "What records this context's calls; None: nothing does. Set it between calls.")
       .def("__repr__", [](const Context& self) {
         return fmt::format("Context(num_threads={}, deterministic={}, isa='{}')", self.num_threads(),
                            self.deterministic() ? "True" : "False", isa_name(self.isa()));

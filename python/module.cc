@@ -12,6 +12,9 @@ NB_MODULE(_core, module) {
       "A file is not what it claims to be.";
   nb::exception<SystemFailure>(module, "SystemFailure", PyExc_OSError).attr("__doc__") =
       "The system refused something: a file that can't be opened, memory that can't be mapped.";
+  python::bind_profiler(module);
   python::bind_context(module);
   python::bind_norm(module);
+  python::bind_posembedding(module);
+  python::bind_tokenizer(module);
 }

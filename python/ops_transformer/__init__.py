@@ -11,11 +11,15 @@ Every operator writes into `out` where it is given and runs on `context`, else o
 from ._core import (
     Context,
     InvalidFile,
+    Profiler,
+    ProfileTotal,
     ResourceExhausted,
     SystemFailure,
+    Tokenizer,
     default_context,
     fused_rmsnorm,
     idle_output_bytes,
+    rotary_embedding,
     supported_isas,
 )
 
@@ -23,10 +27,14 @@ __version__ = "0.1.0"
 __all__ = [
     "Context",
     "InvalidFile",
+    "Profiler",
+    "ProfileTotal",
     "ResourceExhausted",
     "SystemFailure",
+    "Tokenizer",
     "default_context",
     "fused_rmsnorm",
     "idle_output_bytes",
+    "rotary_embedding",
     "supported_isas",
 ]

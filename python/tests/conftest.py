@@ -17,9 +17,9 @@ def rng():
 
 @pytest.fixture(scope="session")
 def model_path():
-    """OPS_TRANSFORMER_MODEL, or where scripts/get_model.sh puts the model."""
+    """OPS_TRANSFORMER_TEST_MODEL, or where scripts/get_model.sh puts the model."""
     default = pathlib.Path(__file__).parents[2] / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
-    path = pathlib.Path(os.environ.get("OPS_TRANSFORMER_MODEL", default))
+    path = pathlib.Path(os.environ.get("OPS_TRANSFORMER_TEST_MODEL", default))
     if not path.exists():
-        pytest.skip(f"no model at {path}: scripts/get_model.sh fetches it, OPS_TRANSFORMER_MODEL names another place")
+        pytest.skip(f"no model at {path}: scripts/get_model.sh fetches it, OPS_TRANSFORMER_TEST_MODEL names another place")
     return path

@@ -26,3 +26,19 @@ def assert_close(actual, expected, terms, magnitude, accumulate=np.float32):
 def rms_norm(x, weight, eps, weight_offset=0.0):
     x = x.astype(np.float64)
     return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * (weight_offset + weight.astype(np.float64))
+
+
+def rotary_embedding(x, positions, rotary_dim, theta=10000.0, interleaved=False, position_scale=1.0):
+    """x [..., heads, tokens, head_dim] with positions [..., 1, tokens]; also the sum of |a||b| of each element."""
+    x = x.astype(np.float64)
+    half = rotary_dim // 2
+    angles = (np.asarray(positions, np.float64) / position_scale)[..., None] * theta ** (-2.0 * np.arange(half) / rotary_dim)
+    cosines, sines = np.cos(angles), np.sin(angles)
+    first = np.arange(half) * 2 if interleaved else np.arange(half)
+    second = first + 1 if interleaved else first + half
+    a, b = x[..., first], x[..., second]
+    out, magnitude = x.copy(), np.abs(x)
+    out[..., first], out[..., second] = a * cosines - b * sines, b * cosines + a * sines
+    magnitude[..., first] = np.abs(a * cosines) + np.abs(b * sines)
+    magnitude[..., second] = np.abs(b * cosines) + np.abs(a * sines)
+    return out, magnitude

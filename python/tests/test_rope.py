@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+import numpy as np
+import pytest
+import references
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ops_transformer as ops
+
+# What the library promises of cos and sin at any position.
+ANGLE_ERROR = 1e-6
+
+
+def check(out, x, positions, rotary_dim, **options):
+    """x as rotary_embedding takes it; the reference wants tokens before head_dim."""
+    positions = np.asarray(positions)
+    if x.ndim == 3:
+        expected, magnitude = references.rotary_embedding(x.transpose(1, 0, 2), positions[None], rotary_dim, **options)
+        expected, magnitude = expected.transpose(1, 0, 2), magnitude.transpose(1, 0, 2)
+    else:
+        positions = positions[:, None] if positions.ndim == 2 else positions[None]
+        expected, magnitude = references.rotary_embedding(x, positions, rotary_dim, **options)
+    assert out.dtype == x.dtype and out.shape == x.shape
+    largest = np.max(np.abs(x.astype(np.float64)), initial=0)
+    error = np.abs(out.astype(np.float64) - expected)
+    assert np.all(error <= references.tolerance(2, magnitude, expected, out.dtype) + 2 * ANGLE_ERROR * largest)
+
+
+@given(
+    dtype=st.sampled_from(sorted(references.DTYPES)),
+    shape=st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(1, 5)),
+    pairs=st.integers(1, 40),
+    extra=st.integers(0, 9),
+    packed=st.booleans(),
+    per_sequence=st.booleans(),
+    interleaved=st.booleans(),
+    index=st.sampled_from([np.int32, np.int64]),
+    furthest=st.sampled_from([10, 3000, 2**31 - 1]),
+    theta=st.sampled_from([10000.0, 100000.0, 1e6]),
+    position_scale=st.sampled_from([1.0, 4.0]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_matches_reference(
+    dtype, shape, pairs, extra, packed, per_sequence, interleaved, index, furthest, theta, position_scale, seed
+):
+    rng = np.random.default_rng(seed)
+    batch, heads, length = shape
+    head_dim = 2 * pairs + extra
+    size = (length, heads, head_dim) if packed else (batch, heads, length, head_dim)
+    x = rng.standard_normal(size).astype(references.DTYPES[dtype])
+    places = (batch, length) if per_sequence and not packed else (length,)
+    positions = rng.integers(-furthest, furthest, places).astype(index)
+    options = dict(theta=theta, interleaved=interleaved, position_scale=position_scale)
+    out = ops.rotary_embedding(x, positions, rotary_dim=2 * pairs, **options)
+    check(out, x, positions, 2 * pairs, **options)
+
+
+@pytest.mark.parametrize("isa", ops.supported_isas())
+def test_every_level(isa, rng):
+    x, positions = rng.standard_normal((2, 3, 33, 64), np.float32), np.arange(2030, 2063)
+    check(ops.rotary_embedding(x, positions, context=ops.Context(isa=isa)), x, positions, 64)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_one_token_for_each_sequence(batch, rng):
+    x, positions = rng.standard_normal((batch, 4, 1, 32), np.float32), np.arange(batch)[:, None] * 100
+    check(ops.rotary_embedding(x, positions), x, positions, 32)
+    check(ops.rotary_embedding(x, positions[0]), x, positions[0], 32)
+
+
+def test_strides_and_out(rng):
+    """Tensors of a projection, [batch, seq, heads, head_dim], and an out of another layout."""
+    x = rng.standard_normal((2, 7, 3, 16), np.float32).transpose(0, 2, 1, 3)
+    positions = np.arange(14)[::2]
+    out = np.full((2, 3, 7, 20), np.nan, np.float32)
+    assert ops.rotary_embedding(x, np.ascontiguousarray(positions), 8, out=out[..., :16]) is not None
+    check(out[..., :16], x, positions, 8)
+    assert np.all(np.isnan(out[..., 16:]))
+    before = x.copy()
+    assert ops.rotary_embedding(x, np.arange(7), out=x) is x
+    check(x, before, np.arange(7), 16)
+
+
+def test_many_tables(rng):
+    """More settings than tables are kept."""
+    x, positions = rng.standard_normal((1, 2, 5, 32), np.float32), np.arange(5)
+    for round in range(2):
+        for theta in range(10000, 10012):
+            check(ops.rotary_embedding(x, positions, theta=theta), x, positions, 32, theta=theta)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (dict(q=np.ones((2, 8), np.float32)), "q must be [batch, heads, seq, head_dim]"),
+        (dict(positions=np.arange(4)), "positions must be [5]"),
+        (dict(positions=np.zeros((3, 5), np.int64)), "positions must be [2, 5]"),
+        (dict(positions=np.arange(5, dtype=np.float32)), "positions must be i32 or i64, got f32"),
+        (dict(positions=np.array([0, 1, 2, 3, 2**40])), "positions"),
+        (dict(rotary_dim=7), "rotary_dim is 7"),
+        (dict(rotary_dim=10), "rotary_dim"),
+        (dict(theta=0.0), "theta is 0"),
+        (dict(out=np.ones((2, 3, 5, 9), np.float32)), "out must be [2, 3, 5, 8]"),
+    ],
+)
+def test_errors_name_the_argument(arguments, message):
+    usable = dict(q=np.ones((2, 3, 5, 8), np.float32), positions=np.arange(5))
+    with pytest.raises(ValueError) as error:
+        ops.rotary_embedding(**(usable | arguments))
+    assert message in str(error.value)
