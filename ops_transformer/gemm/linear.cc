@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops_transformer/gemm/linear.h"
 
+#include <fmt/format.h>
+
 #include "ops_transformer/base/validate.h"
 #include "ops_transformer/gemm/matmul.h"
 #include "ops_transformer/profiler/profiler.h"
@@ -14,7 +16,9 @@ void validate(const ConstTensorView& x, const PackedWeights& weights, const Tens
               const LinearOptions& options) {
   if (weights.num_gated_outputs() > 0) invalid(kOp, "weights were packed by pack_gate_up, which gated_linear reads");
   check_matmul(kOp, x, weights, out, weights.num_outputs());
-  if (options.activation > Activation::gelu_erf) invalid(kOp, "activation is not one of the enumeration");
+  if (options.activation > Activation::gelu_erf) {
+    invalid(kOp, fmt::format("activation is {}, must be 0...{}", int(options.activation), int(Activation::gelu_erf)));
+  }
   if (options.bias) {
     check_shape(kOp, "bias", *options.bias, {weights.num_outputs()});
     check_dtype(kOp, "bias", *options.bias, {DType::f32});
