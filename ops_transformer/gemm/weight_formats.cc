@@ -3,12 +3,14 @@
 #include <array>
 
 #include "ops_transformer/gemm/float_weights.h"
+#include "ops_transformer/gemm/quantised_weights.h"
 #include "ops_transformer/gemm/weight_format.h"
 
 namespace ops_transformer {
 namespace {
 
-constexpr std::array<const WeightFormat*, 3> kFormats = {&kF32Weights, &kBf16Weights, &kF16Weights};
+constexpr std::array<const WeightFormat*, 6> kFormats = {&kF32Weights,  &kBf16Weights, &kF16Weights,
+                                                         &kQ4_0Weights, &kQ4_1Weights, &kQ8_0Weights};
 
 }  // namespace
 

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// levels: generic avx2 avx2_vnni avx512 avx512_vnni
+#include "ops_transformer/gemm/quantise_rows_kernel.h"
+
+#include "ops_transformer/simd/begin.h"
+
+namespace ops_transformer::OPS_TRANSFORMER_ISA {
+namespace {
+
+constexpr int kVectors = kQuantBlockLen / kLanes;
+typedef std::int8_t Codes __attribute__((vector_size(kLanes)));
+
+#if defined(OPS_TRANSFORMER_SIMD_512)
+OPS_TRANSFORMER_INLINE std::int32_t max_lane_int(I32 v) noexcept { return _mm512_reduce_max_epi32((__m512i)v); }
+OPS_TRANSFORMER_INLINE std::int32_t sum_lanes_int(I32 v) noexcept { return _mm512_reduce_add_epi32((__m512i)v); }
+#elif defined(OPS_TRANSFORMER_SIMD_256)
+OPS_TRANSFORMER_INLINE std::int32_t max_lane_int(I32 v) noexcept {
+  __m128i m = _mm_max_epi32(_mm256_castsi256_si128((__m256i)v), _mm256_extracti128_si256((__m256i)v, 1));
+  m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4e));
+  return _mm_cvtsi128_si32(_mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1)));
+}
+OPS_TRANSFORMER_INLINE std::int32_t sum_lanes_int(I32 v) noexcept {
+  __m128i m = _mm_add_epi32(_mm256_castsi256_si128((__m256i)v), _mm256_extracti128_si256((__m256i)v, 1));
+  m = _mm_add_epi32(m, _mm_shuffle_epi32(m, 0x4e));
+  return _mm_cvtsi128_si32(_mm_add_epi32(m, _mm_shuffle_epi32(m, 0xb1)));
+}
+#else
+OPS_TRANSFORMER_INLINE std::int32_t max_lane_int(I32 v) noexcept {
+  const std::int32_t a = v[0] > v[1] ? v[0] : v[1], b = v[2] > v[3] ? v[2] : v[3];
+  return a > b ? a : b;
+}
+OPS_TRANSFORMER_INLINE std::int32_t sum_lanes_int(I32 v) noexcept { return v[0] + v[1] + v[2] + v[3]; }
+#endif
+
+OPS_TRANSFORMER_INLINE void quantise_block(const F32 (&values)[kVectors], QuantisedBlock& out) noexcept {
+  // Magnitudes compare as integers: there NaN is above infinity, and infinity above every number.
+  I32 largest{};
+  for (int v = 0; v < kVectors; ++v) {
+    const I32 magnitude = (I32)values[v] & 0x7fffffff;
+    largest = magnitude > largest ? magnitude : largest;
+  }
+  const std::int32_t largest_bits = max_lane_int(largest);
+  const bool finite = largest_bits < 0x7f800000;
+  float most;
+  __builtin_memcpy(&most, &largest_bits, sizeof most);
+  // 127 / most overflows below 2^-121: smaller blocks are scaled up first, which is exact.
+  const float up = most < 0x1p-100f ? 0x1p100f : 1.0f;
+  const F32 inverse = splat(finite && most > 0.0f ? 127.0f / (most * up) : 0.0f);
+  // Adding 1.5 * 2^23 leaves the nearest integer, ties to even, in the low bits.
+  const F32 magic = splat(12582912.0f);
+  I32 total{};
+  for (int v = 0; v < kVectors; ++v) {
+    const F32 value = finite ? values[v] * splat(up) : F32{};
+    const I32 code = (I32)(value * inverse + magic) - 0x4b400000;
+    total += code;
+    const Codes narrow = __builtin_convertvector(code, Codes);
+    __builtin_memcpy(out.codes + v * kLanes, &narrow, sizeof narrow);
+  }
+  out.sum = sum_lanes_int(total);
+  out.scale = finite ? most / 127.0f : __builtin_nanf("");
+  out.scaled_sum = out.scale * float(out.sum);
+}
+
+template <class T>
+void quantise_row(const T* x, std::int64_t num_inputs, QuantisedBlock* out) noexcept {
+  for (; num_inputs >= kQuantBlockLen; num_inputs -= kQuantBlockLen, x += kQuantBlockLen, ++out) {
+    F32 values[kVectors];
+    for (int v = 0; v < kVectors; ++v) values[v] = load(x + v * kLanes);
+    quantise_block(values, *out);
+  }
+  if (num_inputs > 0) {
+    F32 values[kVectors] = {};
+    for (int v = 0; v * kLanes < num_inputs; ++v) {
+      const std::int64_t left = num_inputs - v * kLanes;
+      values[v] = left >= kLanes ? load(x + v * kLanes) : load_first(x + v * kLanes, int(left));
+    }
+    quantise_block(values, *out);
+  }
+}
+
+}  // namespace
+
+void quantise_rows(const PrepareArgs& args, std::int64_t first_row, std::int64_t last_row) noexcept {
+  for (std::int64_t row = first_row; row < last_row; ++row) {
+    auto* out = reinterpret_cast<QuantisedBlock*>(args.prepared + row * args.prepared_row_bytes);
+    const std::int64_t begin = row * args.x_stride;
+    if (args.x_dtype == DType::f32) {
+      quantise_row(static_cast<const float*>(args.x) + begin, args.num_inputs, out);
+    } else if (args.x_dtype == DType::bf16) {
+      quantise_row(static_cast<const BFloat16*>(args.x) + begin, args.num_inputs, out);
+    } else {
+      quantise_row(static_cast<const Float16*>(args.x) + begin, args.num_inputs, out);
+    }
+  }
+}
+
+}  // namespace ops_transformer::OPS_TRANSFORMER_ISA
+#include "ops_transformer/simd/end.h"
