@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures every row of bench/bars.toml, ours and the peers' by turns, and writes docs/performance.md.
+
+Run it through scripts/bench.sh. Each round measures everything once; a figure is the median over the rounds.
+"""
+
+import argparse
+import collections
+import datetime
+import json
+import os
+import pathlib
+import platform
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+import tomllib
+
+from peers import Peer, PeerFailed
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BIN = ROOT / "build/release/bin"
+PROMPT = "What is the capital of France?"
+# What our command makes of the prompt, so that the peer reads the same tokens.
+TEMPLATED_PROMPT = ("<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+                    f"<|im_start|>user\n{PROMPT}<|im_end|>\n<|im_start|>assistant\n")
+
+
+def run_ours(spec: dict, model: str, threads: int) -> float:
+    command = shlex.split(spec["command"].format(model=shlex.quote(model), threads=threads, prompt=PROMPT))
+    command[0] = str(BIN / command[0])
+    start = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True)
+    wall = time.perf_counter() - start
+    if done.returncode:
+        sys.exit(f"{shlex.join(command)}\n{done.stderr}")
+    if spec.get("wall"):
+        return wall
+    value = json.loads(done.stdout)
+    for key in spec["member"].split("."):
+        value = value[int(key) if isinstance(value, list) else key]
+    return float(value)
+
+
+def run_peer(peer: Peer, spec: dict) -> float:
+    request = {key: value.format(templated_prompt=TEMPLATED_PROMPT) if isinstance(value, str) else value
+               for key, value in spec["task"].items()}
+    answer = peer.ask(request)
+    if "value" in answer:
+        return answer["value"]
+    return spec["tokens"] / answer["seconds"] if "tokens" in spec else answer["seconds"]
+
+
+def machine_peaks(*arguments: str) -> dict:
+    return json.loads(subprocess.run([BIN / "machine_peaks", *arguments], capture_output=True, check=True).stdout)
+
+
+class ModelBytes:
+    """What decoding one token must read: every matrix once (a tied embedding as the output matrix), and the cache."""
+
+    def __init__(self, model: str):
+        import gguf
+        reader = gguf.GGUFReader(model)
+        field = lambda name: int(reader.fields[f"llama.{name}"].contents())
+        matrices = [t for t in reader.tensors if len(t.shape) == 2]
+        tied = not any(t.name == "output.weight" for t in matrices)
+        self.file = os.path.getsize(model)
+        self.weights = sum(int(t.n_bytes) for t in matrices if tied or t.name != "token_embd.weight")
+        head_dim = field("embedding_length") // field("attention.head_count")
+        values_per_token = 2 * field("block_count") * field("attention.head_count_kv") * head_dim
+        self.kv_per_token = 2 * values_per_token  # bf16
+
+
+def measure(bars: dict, options) -> tuple[dict, dict, list]:
+    """Figures by name, versions by peer, and the pure read of each round."""
+    peers, versions = {}, {}
+    environment = dict(os.environ, OPS_TRANSFORMER_NUM_THREADS=str(options.threads))
+    for name in bars["peer"]:
+        try:
+            peers[name] = Peer(name, options.peers_python, options.model, options.threads, environment)
+            versions[name] = peers[name].versions
+        except PeerFailed as failure:
+            print(f"without {name}: {failure}", file=sys.stderr)
+    figures, reads = collections.defaultdict(list), []
+    for round_number in range(options.rounds):
+        print(f"round {round_number + 1} of {options.rounds}", file=sys.stderr)
+        for name, spec in bars["ours"].items():
+            reads.append(machine_peaks("read")["read_bytes_per_second"])
+            figures[name].append(run_ours(spec, options.model, options.threads))
+            for peer_name, peer in peers.items():
+                if name in bars["peer"][peer_name]:
+                    figures[f"{peer_name}.{name}"].append(run_peer(peer, bars["peer"][peer_name][name]))
+        for peer_name, peer in peers.items():
+            for name, spec in bars["peer"][peer_name].items():
+                if name not in bars["ours"]:
+                    figures[f"{peer_name}.{name}"].append(run_peer(peer, spec))
+    for peer in peers.values():
+        peer.close()
+    return {name: statistics.median(values) for name, values in figures.items()}, versions, reads
+
+
+def judge(bar: dict, figures: dict, size: ModelBytes, read: float) -> dict:
+    """The row's own figures and whether it is met; met is None where the peer is not here."""
+    ours = figures.get(bar.get("ours"))
+    peer = figures.get(bar.get("peer"))
+    if "peer_alone" in bar:
+        value = figures.get(bar["peer_alone"])
+    elif "peer" in bar:
+        value = ours / peer if peer else None
+    elif "limit" in bar:
+        peer = bar["limit"]["file"] * size.file + bar["limit"]["kv_tokens"] * size.kv_per_token
+        value = ours / peer
+    else:
+        value = ours
+    lower = bar.get("better") == "lower"
+    met = None if value is None else (value <= bar["bar"] if lower else value >= bar["bar"])
+    share = None
+    if "share_of_read" in bar:
+        share = ours * (size.weights + bar["share_of_read"]["depth"] * size.kv_per_token) / read
+        met = met or share >= bar["share_of_read"]["bar"]
+    return {"ours": ours, "peer": peer, "value": value, "share": share, "met": met}
+
+
+def number(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def report(bars: dict, figures: dict, versions: dict, peaks: dict, size: ModelBytes, reads: list, options) -> str:
+    read = statistics.median(reads)
+    rows = []
+    for bar in bars["bar"]:
+        row = judge(bar, figures, size, read)
+        sign = "≤" if bar.get("better") == "lower" else "≥"
+        share = f"{row['share']:.0%}" if row["share"] is not None else ""
+        verdict = {True: "yes", False: "**no**", None: "not measured"}[row["met"]]
+        rows.append(f"| {bar['what']} | {number(row['ours'])} {bar['unit']} | {number(row['peer'])} | "
+                    f"{number(row['value'])} | {sign} {bar['bar']} | {share} | {verdict} |")
+    cpu = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")),
+               platform.machine())
+    peer_versions = sorted({f"{name} {version}" for each in versions.values() for name, version in each.items()})
+    commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout
+    compiler = subprocess.run(["c++", "--version"], capture_output=True, text=True).stdout.splitlines()[0]
+    giga = lambda name: f"{peaks[name] / 1e9:,.0f}" if name in peaks else "–"
+    lines = [
+        "<!-- SPDX-License-Identifier: Apache-2.0 -->",
+        "# Performance",
+        "",
+        "Written by `scripts/bench.sh`, which measures everything below in one run: ours and the peers by turns,",
+        f"median of {options.rounds} rounds. The rows stand in `bench/bars.toml`.",
+        "",
+        f"- {datetime.date.today():%d %B %Y}, commit {commit.strip()}, {compiler}",
+        f"- CPU: {cpu}, {options.threads} threads; kernel {platform.release()}",
+        f"- Model: {os.path.basename(options.model)} ({size.file / 1e6:.0f} MB; decoding reads {size.weights / 1e6:.0f} MB"
+        f" of weights and {size.kv_per_token / 1e3:.0f} kB of cache for each token before)",
+        f"- Peers: {', '.join(peer_versions) or 'none installed'}",
+        f"- Machine's peaks, measured beside: f32 {giga('f32_operations_per_second')}, bf16 "
+        f"{giga('bf16_operations_per_second')} GFLOP/s, int8 {giga('int8_operations_per_second')} GOP/s (register-blocked"
+        f" loops), pure read {read / 1e9:.1f} GB/s ({min(reads) / 1e9:.1f} to {max(reads) / 1e9:.1f} over the run)",
+        "",
+        "| What | Ours | Peer or limit | Ratio or value | Bar | Share of pure read | Met |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+        *rows,
+        "",
+        "Decode is also met where weights and cache are read at 75 % of the pure read timed beside it or more.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--peers-python", required=True, help="interpreter that has the peers installed")
+    parser.add_argument("--only", nargs="*", default=[], help="measure the bars whose `what` holds one of these words")
+    parser.add_argument("--output", default=str(ROOT / "docs/performance.md"), help="- prints the report")
+    options = parser.parse_args()
+    with open(ROOT / "bench/bars.toml", "rb") as file:
+        bars = tomllib.load(file)
+    if options.only:
+        bars["bar"] = [bar for bar in bars["bar"] if any(word in bar["what"] for word in options.only)]
+        bars["ours"] = {name: spec for name, spec in bars["ours"].items()
+                        if any(bar.get("ours") == name for bar in bars["bar"])}
+        used = {bar.get("peer", bar.get("peer_alone")) for bar in bars["bar"]}
+        bars["peer"] = {peer: kept for peer, tasks in bars["peer"].items()
+                        if (kept := {name: spec for name, spec in tasks.items() if f"{peer}.{name}" in used})}
+    peaks = machine_peaks()
+    figures, versions, reads = measure(bars, options)
+    text = report(bars, figures, versions, peaks, ModelBytes(options.model), reads, options)
+    if options.output == "-":
+        print(text)
+    else:
+        pathlib.Path(options.output).write_text(text)
+        print(f"wrote {options.output}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

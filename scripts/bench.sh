@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Measures every promise of bench/bars.toml and writes docs/performance.md: ours and the peers by turns, in one run.
+# The peers live in .peers, made here (PyTorch is a large download and llama-cpp-python compiles for minutes);
+# PEERS_PYTHON names an interpreter that has them already. Options go to bench/measure.py: scripts/bench.sh --rounds 3
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+scripts/install.sh
+scripts/build.sh
+model=$(scripts/get_model.sh)
+if [[ -z ${PEERS_PYTHON:-} ]]; then
+  PEERS_PYTHON=.peers/bin/python
+  if [[ ! -f .peers/complete ]]; then
+    [[ -x $PEERS_PYTHON ]] || /usr/bin/python3 -m venv .peers
+    mapfile -t peers < <(/usr/bin/python3 -c '
+import tomllib
+print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["peers"], sep="\n")')
+    echo "Installing the peers into .peers: ${peers[*]}"
+    .peers/bin/pip install --quiet --disable-pip-version-check "${peers[@]}"
+    touch .peers/complete
+  fi
+fi
+# The pool is measured from inside a process that has PyTorch too; both interpreters are of one version.
+packages=$(.venv/bin/python -c 'import ops_transformer, pathlib; print(pathlib.Path(ops_transformer.__file__).parent.parent)')
+PYTHONPATH=$packages exec .venv/bin/python bench/measure.py --model "$model" --peers-python "$PEERS_PYTHON" "$@"
