@@ -21,6 +21,9 @@ print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependenc
     touch .peers/complete
   fi
 fi
-# The pool is measured from inside a process that has PyTorch too; both interpreters are of one version.
-packages=$(.venv/bin/python -c 'import ops_transformer, pathlib; print(pathlib.Path(ops_transformer.__file__).parent.parent)')
-PYTHONPATH=$packages exec .venv/bin/python bench/measure.py --model "$model" --peers-python "$PEERS_PYTHON" "$@"
+# The pool is measured inside a process that has PyTorch as well: that one sees our package alone out of .venv.
+mkdir -p build/package_alone
+package=$(.venv/bin/python -c 'import ops_transformer, os; print(os.path.dirname(ops_transformer.__file__))')
+ln -sfn "$package" build/package_alone/ops_transformer
+export PYTHONPATH=$PWD/build/package_alone
+exec .venv/bin/python bench/measure.py --model "$model" --peers-python "$PEERS_PYTHON" "$@"
