@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where queries, keys and results of an item lie, and which keys a query sees. Included inside a level's region, after
+// attention_state.inl.h and simd/convert.inl.h.
+
+struct KeyRange {
+  std::int64_t first, last;
+};
+
+// Keys that query `query` of the sequence sees, cut to [first_key, last_key) of the item. Both ends never fall from one
+// query to the next, also where the range is empty.
+OPS_TRANSFORMER_INLINE KeyRange visible_keys(const AttentionArgs& args, const AttentionSequence& sequence,
+                                             const AttentionItem& item, std::int64_t query) noexcept {
+  const std::int64_t position = query + sequence.kv_len - sequence.q_len;
+  std::int64_t first = item.first_key, last = item.last_key;
+  if (position - first > args.window_left) first = position - args.window_left;
+  if (last - 1 - position > args.window_right) last = position + args.window_right + 1;
+  return {first < last ? first : last, last};
+}
+
+// Element offsets of the rows of keys [first, first + num_keys).
+[[maybe_unused]] void locate_keys(const AttentionArgs& args, const AttentionSequence& sequence, int kv_head,
+                                  std::int64_t first, std::int64_t num_keys, std::int64_t* k_offset,
+                                  std::int64_t* v_offset) noexcept {
+  for (std::int64_t i = 0; i < num_keys;) {
+    std::int64_t page = 0, row = first + i, in_page = num_keys - i;
+    if (sequence.pages) {
+      page = sequence.pages[row / args.page_size];
+      row %= args.page_size;
+      in_page = in_page < args.page_size - row ? in_page : args.page_size - row;
+    }
+    std::int64_t k =
+        sequence.k_offset + page * args.k_page_stride + kv_head * args.k_head_stride + row * args.k_row_stride;
+    std::int64_t v =
+        sequence.v_offset + page * args.v_page_stride + kv_head * args.v_head_stride + row * args.v_row_stride;
+    for (const std::int64_t end = i + in_page; i < end; ++i, k += args.k_row_stride, v += args.v_row_stride) {
+      k_offset[i] = k;
+      v_offset[i] = v;
+    }
+  }
+}
+
+// A row of the item: its query and its head.
+struct RowPlace {
+  std::int64_t query, head;
+};
+OPS_TRANSFORMER_INLINE RowPlace row_place(const AttentionArgs& args, const AttentionItem& item,
+                                          std::int64_t row) noexcept {
+  return {row / args.group, item.kv_head * std::int64_t{args.group} + row % args.group};
+}
+OPS_TRANSFORMER_INLINE std::int64_t q_offset(const AttentionArgs& args, const AttentionSequence& sequence,
+                                             RowPlace place) noexcept {
+  return sequence.q_offset + place.query * args.q_row_stride + place.head * args.q_head_stride;
+}
+// Queries over bf16 keys are rounded to bf16 at every level.
+OPS_TRANSFORMER_INLINE F32 load_query(const AttentionArgs& args, std::int64_t offset, int lanes) noexcept {
+  const F32 value = load_any(args.q, args.q_dtype, offset, lanes);
+  return args.kv_dtype == DType::bf16 ? widen_bf16(narrow_bf16(value)) : value;
+}
+OPS_TRANSFORMER_INLINE std::int64_t out_offset(const AttentionArgs& args, const AttentionSequence& sequence,
+                                               RowPlace place) noexcept {
+  return sequence.out_offset + place.query * args.out_row_stride + place.head * args.out_head_stride;
+}
+OPS_TRANSFORMER_INLINE void store_lse(const AttentionArgs& args, const AttentionSequence& sequence, RowPlace place,
+                                      float m, float l) noexcept {
+  if (!args.lse) return;
+  args.lse[sequence.lse_offset + place.query * args.lse_row_stride + place.head * args.lse_head_stride] =
+      log_sum(m * kLn2, l);
+}
+OPS_TRANSFORMER_INLINE float* partial_row(const AttentionArgs& args, const AttentionItem& item,
+                                          std::int64_t row) noexcept {
+  return args.partials + (item.partial + row - item.first_row) * args.partial_stride;
+}
+OPS_TRANSFORMER_INLINE void store_partial_sums(const AttentionArgs& args, float* partial, float m, float l) noexcept {
+  partial[args.partial_stride - 2] = m;
+  partial[args.partial_stride - 1] = l;
+}

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops_transformer/attention/flash_attention.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "ops_transformer/attention/attention_kernel.h"
+#include "ops_transformer/attention/flash_attention_reference.h"
+#include "tests/support/guarded_buffer.h"
+#include "tests/support/random.h"
+#include "tests/support/tolerance.h"
+
+namespace ops_transformer {
+namespace {
+
+using test::GuardedBuffer;
+
+template <class T>
+constexpr DType kDType = std::is_same_v<T, float>      ? DType::f32
+                         : std::is_same_v<T, BFloat16> ? DType::bf16
+                                                       : DType::f16;
+
+struct Shape {
+  std::int64_t batch = 1, num_q_heads = 1, num_kv_heads = 1, q_len = 1, kv_len = 1, head_dim = 64, value_dim = 64;
+  FlashAttentionOptions options{};
+  bool token_major = false;    // [batch, len, heads, dim] in memory
+  bool expanded_keys = false;  // all heads share one, by stride 0
+  float q_size = 1.0f;
+};
+
+std::vector<std::int64_t> strides_of(std::int64_t heads, std::int64_t len, std::int64_t dim, bool token_major) {
+  return token_major ? std::vector<std::int64_t>{len * heads * dim, dim, heads * dim, 1}
+                     : std::vector<std::int64_t>{heads * len * dim, len * dim, dim, 1};
+}
+
+// Every element of out and lse against float64.
+template <class T>
+void expect_matches_reference(Context& context, const Shape& s) {
+  SCOPED_TRACE(testing::Message() << isa_name(context.isa()) << " B" << s.batch << " H" << s.num_q_heads << ":"
+                                  << s.num_kv_heads << " L" << s.q_len << ":" << s.kv_len << " D" << s.head_dim << ":"
+                                  << s.value_dim << " causal " << (s.options.mask == Mask::causal) << " deterministic "
+                                  << context.deterministic() << " token_major " << s.token_major);
+  test::Random random(11);
+  const std::int64_t stored_heads = s.expanded_keys ? 1 : s.num_kv_heads;
+  GuardedBuffer<T> q(std::size_t(s.batch * s.num_q_heads * s.q_len * s.head_dim)),
+      k(std::size_t(s.batch * stored_heads * s.kv_len * s.head_dim)),
+      v(std::size_t(s.batch * stored_heads * s.kv_len * s.value_dim)),
+      out(std::size_t(s.batch * s.num_q_heads * s.q_len * s.value_dim));
+  GuardedBuffer<float> lse(std::size_t(s.batch * s.num_q_heads * s.q_len));
+  test::fill_normal(q, random, s.q_size);
+  test::fill_normal(k, random);
+  test::fill_normal(v, random);
+  const auto view = [&](T* data, std::int64_t heads, std::int64_t len, std::int64_t dim, bool expanded) {
+    auto strides = strides_of(expanded ? 1 : heads, len, dim, s.token_major);
+    if (expanded) strides[1] = 0;
+    return TensorView(data, kDType<T>, std::vector<std::int64_t>{s.batch, heads, len, dim}, strides);
+  };
+  const TensorView q_view = view(q.data(), s.num_q_heads, s.q_len, s.head_dim, false),
+                   k_view = view(k.data(), s.num_kv_heads, s.kv_len, s.head_dim, s.expanded_keys),
+                   v_view = view(v.data(), s.num_kv_heads, s.kv_len, s.value_dim, s.expanded_keys),
+                   out_view = view(out.data(), s.num_q_heads, s.q_len, s.value_dim, false);
+  FlashAttentionOptions options = s.options;
+  options.lse = TensorView(lse.data(), DType::f32, {s.batch, s.num_q_heads, s.q_len});
+  flash_attention(context, q_view, k_view, v_view, out_view, options);
+
+  const double scale = options.softmax_scale ? double(*options.softmax_scale) : 1 / std::sqrt(double(s.head_dim));
+  const std::int64_t left = options.window == kNoWindow ? options.window_left : options.window - 1;
+  const std::int64_t right = options.mask == Mask::causal ? 0 : options.window_right;
+  const double weight_error = kDType<T> == DType::bf16 ? 2 * test::epsilon(DType::bf16) : 0;
+  const auto at = [](const TensorView& t, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t d) {
+    return double(to_float(t.as<T>()[b * t.stride(0) + h * t.stride(1) + i * t.stride(2) + d]));
+  };
+  for (std::int64_t b = 0; b < s.batch; ++b) {
+    for (std::int64_t h = 0; h < s.num_q_heads; ++h) {
+      const std::int64_t kv = h / (s.num_q_heads / s.num_kv_heads);
+      for (std::int64_t i = 0; i < s.q_len; ++i) {
+        std::vector<double> query;
+        for (std::int64_t d = 0; d < s.head_dim; ++d) query.push_back(at(q_view, b, h, i, d));
+        const auto row = reference::attention_row(
+            query, [&](std::int64_t j, std::int64_t d) { return at(k_view, b, kv, j, d); },
+            [&](std::int64_t j, std::int64_t d) { return at(v_view, b, kv, j, d); }, s.value_dim,
+            reference::visible_keys(i, s.q_len, s.kv_len, left, right), scale);
+        const double score_error = test::tolerance(double(s.head_dim), row.score_magnitude, 0, DType::f32);
+        const double n = double(row.num_keys);
+        for (std::int64_t d = 0; d < s.value_dim; ++d) {
+          const double expected = row.out[std::size_t(d)], magnitude = row.magnitude[std::size_t(d)];
+          const double bound =
+              (2 * score_error + weight_error) * magnitude + test::tolerance(n, magnitude, expected, kDType<T>);
+          ASSERT_NEAR(at(out_view, b, h, i, d), expected, bound) << "b " << b << " h " << h << " i " << i << " d " << d;
+        }
+        const float got = lse[std::size_t((b * s.num_q_heads + h) * s.q_len + i)];
+        if (row.num_keys == 0) {
+          ASSERT_TRUE(std::isinf(got) && got < 0) << got;
+        } else {
+          ASSERT_NEAR(got, row.lse, score_error + weight_error + test::tolerance(n, 1, row.lse, DType::f32));
+        }
+      }
+    }
+  }
+}
+
+template <class T>
+void at_every_level(const Shape& shape, int num_threads = 2) {
+  for (Isa isa : supported_isas()) {
+    if (!flash_tiles.row(isa)) continue;
+    for (bool deterministic : {false, true}) {
+      Context context({.num_threads = num_threads, .deterministic = deterministic, .isa = isa});
+      expect_matches_reference<T>(context, shape);
+    }
+  }
+}
+
+template <class T>
+class FlashAttention : public testing::Test {};
+using Types = testing::Types<float, BFloat16, Float16>;
+TYPED_TEST_SUITE(FlashAttention, Types);
+
+// Case 17: any head size, also with another value size.
+TYPED_TEST(FlashAttention, HeadDims) {
+  for (std::int64_t dim : {1, 2, 3, 33, 64, 80, 96, 112, 128, 192, 256, 512, 576}) {
+    at_every_level<TypeParam>({.q_len = 5, .kv_len = 37, .head_dim = dim, .value_dim = dim});
+    at_every_level<TypeParam>({.num_q_heads = 3, .q_len = 1, .kv_len = 37, .head_dim = dim, .value_dim = dim});
+  }
+  for (auto [dim, value_dim] : {std::pair{192, 128}, {576, 512}, {64, 1}, {7, 65}, {768, 768}}) {
+    at_every_level<TypeParam>({.q_len = 3, .kv_len = 21, .head_dim = dim, .value_dim = value_dim});
+    at_every_level<TypeParam>({.num_q_heads = 2, .q_len = 1, .kv_len = 21, .head_dim = dim, .value_dim = value_dim});
+  }
+}
+
+// Case 16: every length around the tiles, keys directly before a page nobody may touch, heads expanded with stride 0.
+TYPED_TEST(FlashAttention, EveryLength) {
+  for (std::int64_t len = 1; len <= 130; ++len) {
+    const bool causal = len % 2;
+    Shape shape{.num_q_heads = 2, .num_kv_heads = 2, .q_len = 2, .kv_len = len, .head_dim = 20, .value_dim = 18};
+    shape.options.mask = causal ? Mask::causal : Mask::none;
+    shape.expanded_keys = len % 3 == 0;
+    at_every_level<TypeParam>(shape);
+    shape.q_len = 1;
+    at_every_level<TypeParam>(shape);
+  }
+}
+
+TYPED_TEST(FlashAttention, CausalPrefill) {
+  for (std::int64_t len : {1, 15, 16, 17, 63, 64, 65, 129, 200}) {
+    Shape shape{.batch = 2,
+                .num_q_heads = 3,
+                .num_kv_heads = 3,
+                .q_len = len,
+                .kv_len = len,
+                .head_dim = 24,
+                .value_dim = 40,
+                .token_major = len % 2 == 0};
+    shape.options.mask = Mask::causal;
+    at_every_level<TypeParam>(shape, 3);
+  }
+}
+
+TYPED_TEST(FlashAttention, GroupsOfHeads) {
+  for (auto [heads, kv_heads] : {std::pair{6, 2}, {9, 3}, {5, 1}, {16, 2}, {21, 7}, {10, 1}}) {
+    for (std::int64_t q_len : {1, 2, 23, 90}) {
+      Shape shape{.num_q_heads = heads,
+                  .num_kv_heads = kv_heads,
+                  .q_len = q_len,
+                  .kv_len = 150,
+                  .head_dim = 16,
+                  .value_dim = 16};
+      shape.options.mask = Mask::causal;
+      shape.token_major = q_len % 2;
+      at_every_level<TypeParam>(shape);
+    }
+  }
+}
+
+TYPED_TEST(FlashAttention, Windows) {
+  for (std::int64_t window : {1, 2, 17, 64, 100, 500}) {
+    Shape shape{.num_q_heads = 4, .num_kv_heads = 2, .q_len = 150, .kv_len = 190, .head_dim = 16, .value_dim = 16};
+    shape.options.mask = Mask::causal;
+    shape.options.window = window;
+    at_every_level<TypeParam>(shape);
+    shape.q_len = 1;
+    at_every_level<TypeParam>(shape);
+    shape.q_len = 70;
+    shape.options = {.window_left = window - 1, .window_right = window / 2};
+    at_every_level<TypeParam>(shape);
+  }
+}
+
+TYPED_TEST(FlashAttention, MoreQueriesThanKeys) {
+  Shape shape{.num_q_heads = 2, .num_kv_heads = 1, .q_len = 100, .kv_len = 33, .head_dim = 16, .value_dim = 16};
+  shape.options.mask = Mask::causal;
+  at_every_level<TypeParam>(shape);
+}
+
+// Long enough for the keys to be shared out: by rows of keys, and in blocks of queries.
+TYPED_TEST(FlashAttention, SplitKeys) {
+  for (auto [q_len, window] : {std::pair{std::int64_t{1}, kNoWindow}, {1, 1500}, {5, kNoWindow}, {20, 1100}}) {
+    Shape shape{.num_q_heads = 3, .num_kv_heads = 1, .q_len = q_len, .kv_len = 2100, .head_dim = 16, .value_dim = 24};
+    shape.options.mask = Mask::causal;
+    shape.options.window = window;
+    shape.q_size = 2;
+    for (int num_threads : {1, 2, 3, 8}) at_every_level<TypeParam>(shape, num_threads);
+  }
+}
+
+TYPED_TEST(FlashAttention, ScaleMayBeAnything) {
+  for (float scale : {-0.7f, 0.0f, 3.0f}) {
+    Shape shape{.num_q_heads = 2, .num_kv_heads = 1, .q_len = 9, .kv_len = 40, .head_dim = 17, .value_dim = 9};
+    shape.options.mask = Mask::causal;
+    shape.options.softmax_scale = scale;
+    at_every_level<TypeParam>(shape);
+    shape.q_len = 1;
+    at_every_level<TypeParam>(shape);
+  }
+}
+
+}  // namespace
+}  // namespace ops_transformer

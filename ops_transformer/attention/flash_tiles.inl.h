@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention with queries in the lanes: S^T = K Q^T and O^T += V^T P^T over the tile engine, so that keys and values are
+// read as rows, and maximum, sum and rescaling are lane by lane. A tile of keys is packed once for all query blocks of
+// an item. Key tiles start at multiples of key_tile from key 0 and every sum is one chain in the order of keys, hence a
+// row's bits depend on nothing but its own data. Included inside a level's region; `Format` says how tiles are packed.
+
+inline constexpr int kBlockLanes = kTileVectors * kLanes;
+
+struct Block {
+  std::int32_t* q;             // [units][kBlockLanes]
+  float* o;                    // [value_dim][kBlockLanes]
+  float *m, *l;                // [kBlockLanes]
+  std::int32_t *first, *last;  // keys that each lane sees
+  std::int64_t first_row, num_rows;
+  std::int64_t first_key, last_key;  // keys that any lane sees
+  // Keys that every lane of a vector sees are [all_first, all_last), that any sees are below any_last.
+  std::int32_t all_first[kTileVectors], all_last[kTileVectors], any_last[kTileVectors];
+};
+
+struct KeyTile {
+  std::int64_t first, num_keys;
+  bool has_nonfinite_value;  // then those values are packed as 0 and added one by one, see add_nonfinite_values
+  std::int64_t k_offset[kMaxKeyTile], v_offset[kMaxKeyTile];
+};
+
+struct Workspace {
+  std::int32_t *k, *v;
+  float* scores;  // [key_tile][kBlockLanes]; the packed weights overwrite them
+  float* factor;  // [kBlockLanes]
+};
+
+// Limits of the lanes and the zero state.
+void start_block(const AttentionArgs& args, const AttentionSequence& sequence, const AttentionItem& item,
+                 const FlashTilesLayout& layout, Block& block) noexcept {
+  block.first_key = item.last_key;
+  block.last_key = item.first_key;
+  std::int64_t query = block.first_row / args.group, head = block.first_row % args.group;
+  KeyRange keys = visible_keys(args, sequence, item, query);
+  for (int lane = 0; lane < kBlockLanes; ++lane) {
+    block.first[lane] = std::int32_t(keys.first);
+    block.last[lane] = std::int32_t(keys.last);
+    if (keys.first < keys.last) {
+      block.first_key = block.first_key < keys.first ? block.first_key : keys.first;
+      block.last_key = block.last_key > keys.last ? block.last_key : keys.last;
+    }
+    if (lane + 1 >= block.num_rows) continue;  // lanes past the last row repeat it
+    if (++head == args.group) {
+      head = 0;
+      keys = visible_keys(args, sequence, item, ++query);
+    }
+  }
+  for (int v = 0; v < kTileVectors; ++v) {
+    const std::int32_t *first = block.first + v * kLanes, *last = block.last + v * kLanes;
+    block.all_first[v] = first[0];
+    block.all_last[v] = block.any_last[v] = last[0];
+    for (int i = 1; i < kLanes; ++i) {
+      block.all_first[v] = block.all_first[v] > first[i] ? block.all_first[v] : first[i];
+      block.all_last[v] = block.all_last[v] < last[i] ? block.all_last[v] : last[i];
+      block.any_last[v] = block.any_last[v] > last[i] ? block.any_last[v] : last[i];
+    }
+  }
+  for (int i = 0; i < kBlockLanes; i += kLanes) {
+    store(block.m + i, splat(kMinusInfinity));
+    store(block.l + i, F32{});
+  }
+  for (std::int64_t i = 0; i < layout.o_block_units(); i += kLanes) store(block.o + i, F32{});
+}
+
+template <class Format>
+void pack_queries(const AttentionArgs& args, const AttentionSequence& sequence, const AttentionItem& item,
+                  const FlashTilesLayout& layout, Block& block) noexcept {
+  const I32 sign = splat_int(args.negate_q ? Format::kSignBits : 0);
+  for (int v = 0; v < kTileVectors; ++v) {
+    const std::int64_t left = block.num_rows - v * kLanes;
+    const int num_rows = int(left < 0 ? 0 : left < kLanes ? left : kLanes);
+    std::int64_t offset[kLanes];
+    for (int i = 0; i < num_rows; ++i) {
+      offset[i] = q_offset(args, sequence, row_place(args, item, block.first_row + v * kLanes + i));
+    }
+    for (std::int64_t unit = 0; unit < layout.q_units; unit += kLanes) {
+      F32 rows[kLanes];
+      for (int i = 0; i < kLanes; ++i) {
+        rows[i] = i < num_rows ? (F32)((I32)Format::load_query_units(args, offset[i], unit) ^ sign) : F32{};
+      }
+      transpose(rows);
+      const std::int64_t units = layout.q_units - unit < kLanes ? layout.q_units - unit : kLanes;
+      for (std::int64_t i = 0; i < units; ++i) {
+        store(reinterpret_cast<float*>(block.q) + (unit + i) * kBlockLanes + v * kLanes, rows[i]);
+      }
+    }
+  }
+}
+
+template <class Format>
+void pack_keys(const AttentionArgs& args, const AttentionSequence& sequence, const AttentionItem& item,
+               const FlashTilesLayout& layout, const Workspace& work, KeyTile& tile) noexcept {
+  locate_keys(args, sequence, item.kv_head, tile.first, tile.num_keys, tile.k_offset, tile.v_offset);
+  float* row = reinterpret_cast<float*>(work.k);
+  for (std::int64_t key = 0; key < tile.num_keys; ++key, row += layout.k_stride) {
+    for (std::int64_t unit = 0; unit < layout.q_units; unit += kLanes) {
+      store(row + unit, Format::load_key_units(args, tile.k_offset[key], unit));
+    }
+  }
+  if (tile.num_keys % Format::kKeysPerStep) {
+    for (std::int64_t unit = 0; unit < layout.q_units; unit += kLanes) store(row + unit, F32{});
+  }
+  tile.has_nonfinite_value = Format::pack_values(args, layout, work, tile, false);
+  if (tile.has_nonfinite_value) Format::pack_values(args, layout, work, tile, true);
+}
+
+// c [num_rows][vectors from `vector` on] (+)= A B, in groups of rows that the engine has tiles for.
+template <class Tile, int Vectors, class A>
+OPS_TRANSFORMER_INLINE void multiply_vectors(std::int64_t num_rows, A a, std::int64_t bytes_per_row, PanelOfB b,
+                                             std::int64_t num_steps, float* c, TileStart start,
+                                             const float* factor) noexcept {
+  const auto advance = [](A& at, std::int64_t bytes) { at.data = static_cast<const std::byte*>(at.data) + bytes; };
+  std::int64_t row = 0;
+  for (; row + kTileRows <= num_rows; row += kTileRows, advance(a, kTileRows * bytes_per_row)) {
+    multiply_tile<Tile, kTileRows, Vectors>(a, b, num_steps, c + row * kBlockLanes, kBlockLanes, start, factor);
+  }
+  if constexpr (kTileRows > 4) {
+    for (; row + 4 <= num_rows; row += 4, advance(a, 4 * bytes_per_row)) {
+      multiply_tile<Tile, 4, Vectors>(a, b, num_steps, c + row * kBlockLanes, kBlockLanes, start, factor);
+    }
+  }
+  for (; row + 2 <= num_rows; row += 2, advance(a, 2 * bytes_per_row)) {
+    multiply_tile<Tile, 2, Vectors>(a, b, num_steps, c + row * kBlockLanes, kBlockLanes, start, factor);
+  }
+  if (row < num_rows)
+    multiply_tile<Tile, 1, Vectors>(a, b, num_steps, c + row * kBlockLanes, kBlockLanes, start, factor);
+}
+template <class Tile, class A>
+void multiply_rows(int vector, std::int64_t num_rows, const A& a, std::int64_t bytes_per_row, const void* panel,
+                   std::int64_t num_steps, float* c, TileStart start, const float* factor) noexcept {
+  const PanelOfB b{static_cast<const std::byte*>(panel) + vector * kVectorBytes, kBlockLanes * 4};
+  c += vector * kLanes;
+  if (factor) factor += vector * kLanes;
+  const int vectors = kTileVectors - vector;
+  if (vectors == 1) return multiply_vectors<Tile, 1>(num_rows, a, bytes_per_row, b, num_steps, c, start, factor);
+  if constexpr (kTileVectors == 4) {
+    if (vectors == 4) return multiply_vectors<Tile, 4>(num_rows, a, bytes_per_row, b, num_steps, c, start, factor);
+    if (vectors == 3) return multiply_vectors<Tile, 3>(num_rows, a, bytes_per_row, b, num_steps, c, start, factor);
+  }
+  multiply_vectors<Tile, 2>(num_rows, a, bytes_per_row, b, num_steps, c, start, factor);
+}
+
+// Keys [begin, end) of a tile, and the first vector in which some lane sees one of them: behind a causal diagonal the
+// vectors before it are left out.
+struct Segment {
+  std::int64_t begin, end;
+  int vector;
+};
+template <class Format>
+OPS_TRANSFORMER_INLINE Segment segment_from(const Block& block, const KeyTile& tile, std::int64_t begin,
+                                            std::int64_t end) noexcept {
+  int vector = 0;
+  while (vector + 1 < kTileVectors && block.any_last[vector] - tile.first <= begin) ++vector;
+  const std::int64_t seen = Format::round_up(block.any_last[vector] - tile.first);
+  return {begin, vector + 1 < kTileVectors && seen < end ? seen : end, vector};
+}
+
+// Which lanes see a key: all ones or zero.
+OPS_TRANSFORMER_INLINE I32 lanes_seeing(I32 first, I32 last, std::int64_t key) noexcept {
+  const I32 k = splat_int(std::int32_t(key));
+  return (I32)(k >= first) & (I32)(k < last);
+}
+
+// Scores of one vector of queries become weights; gives true where a maximum has grown.
+template <class Format>
+bool soften(const AttentionArgs& args, const Block& block, const KeyTile& tile, const Workspace& work,
+            std::int64_t begin, std::int64_t end, int vector) noexcept {
+  float* scores = work.scores + vector * kLanes;
+  I32 first, last;
+  __builtin_memcpy(&first, block.first + vector * kLanes, sizeof first);
+  __builtin_memcpy(&last, block.last + vector * kLanes, sizeof last);
+  // Keys in [full_begin, full_end) are seen by every lane.
+  const auto clamp = [begin, end](std::int64_t key) { return key < begin ? begin : key > end ? end : key; };
+  std::int64_t full_begin = clamp(block.all_first[vector] - tile.first);
+  const std::int64_t full_end = clamp(block.all_last[vector] - tile.first);
+  if (full_begin > full_end) full_begin = full_end;
+  const F32 hidden = splat(kMinusInfinity);
+  F32 most[4] = {hidden, hidden, hidden, hidden};
+  for (std::int64_t key = begin; key < end; ++key) {
+    if (key == full_begin) key = full_end;
+    if (key == end) break;
+    const F32 score = lanes_seeing(first, last, tile.first + key) ? load(scores + key * kBlockLanes) : hidden;
+    store(scores + key * kBlockLanes, score);
+    most[0] = max(most[0], score);
+  }
+  std::int64_t key = full_begin;
+  for (; key + 4 <= full_end; key += 4) {
+    for (int i = 0; i < 4; ++i) most[i] = max(most[i], load(scores + (key + i) * kBlockLanes));
+  }
+  for (; key < full_end; ++key) most[0] = max(most[0], load(scores + key * kBlockLanes));
+  const F32 scale = splat(args.score_scale);
+  const F32 before = load(block.m + vector * kLanes);
+  const F32 now = max(before, max(max(most[0], most[1]), max(most[2], most[3])) * scale);
+  const F32 factor = rescale_factor(before, now);
+  store(block.m + vector * kLanes, now);
+  store(work.factor + vector * kLanes, factor);
+  const F32 sum = load(block.l + vector * kLanes) * factor;
+  store(block.l + vector * kLanes, Format::weigh(scores, begin, end, scale, finite_maximum(now), sum));
+  return any_lane((I32)(now > before));
+}
+
+// Infinite and NaN values of a tile: 0 * inf would put NaN into the rows that don't see them.
+template <class Format>
+__attribute__((noinline)) void add_nonfinite_values(const AttentionArgs& args, const Block& block, const KeyTile& tile,
+                                                    const Workspace& work, std::int64_t begin,
+                                                    std::int64_t end) noexcept {
+  for (std::int64_t key = begin; key < end && key < tile.num_keys; ++key) {
+    for (std::int64_t d = 0; d < args.value_dim; ++d) {
+      const float value = load_any(args.v, args.kv_dtype, tile.v_offset[key] + d, 1)[0];
+      if (value - value == 0.0f) continue;
+      for (int v = 0; v < kTileVectors; ++v) {
+        I32 first, last;
+        __builtin_memcpy(&first, block.first + v * kLanes, sizeof first);
+        __builtin_memcpy(&last, block.last + v * kLanes, sizeof last);
+        const I32 seen = lanes_seeing(first, last, tile.first + key);
+        float* o = block.o + d * kBlockLanes + v * kLanes;
+        store(o, seen ? load(o) + Format::weight(work.scores + v * kLanes, key) * splat(value) : load(o));
+      }
+    }
+  }
+}
+
+template <class Format>
+void attend_tile(const AttentionArgs& args, const FlashTilesLayout& layout, const Block& block, const KeyTile& tile,
+                 const Workspace& work) noexcept {
+  const std::int64_t tile_end = tile.first + tile.num_keys;
+  std::int64_t begin = (block.first_key > tile.first ? block.first_key : tile.first) - tile.first;
+  std::int64_t end = (block.last_key < tile_end ? block.last_key : tile_end) - tile.first;
+  if (begin >= end) return;
+  begin -= begin % Format::kKeysPerStep;
+  end = Format::round_up(end);
+  for (std::int64_t key = begin; key < end;) {
+    const Segment segment = segment_from<Format>(block, tile, key, end);
+    multiply_rows<typename Format::Tile>(
+        segment.vector, segment.end - key, RowsOfA{work.k + key * layout.k_stride, layout.k_stride * 4},
+        layout.k_stride * 4, block.q, layout.q_units, work.scores + key * kBlockLanes, TileStart::zero, nullptr);
+    key = segment.end;
+  }
+  bool grown = false;
+  const Segment widest = segment_from<Format>(block, tile, begin, end);
+  for (int v = widest.vector; v < kTileVectors; ++v) {
+    const std::int64_t seen = Format::round_up(block.any_last[v] - tile.first);
+    grown |= soften<Format>(args, block, tile, work, begin, v + 1 < kTileVectors && seen < end ? seen : end, v);
+  }
+  TileStart start = grown ? TileStart::rescale : TileStart::add;
+  for (std::int64_t key = begin; key < end; start = TileStart::add) {
+    const Segment segment = segment_from<Format>(block, tile, key, end);
+    const std::int64_t step = key / Format::kKeysPerStep, num_steps = (segment.end - key) / Format::kKeysPerStep;
+    multiply_rows<typename Format::Tile>(segment.vector, layout.value_dim,
+                                         ColumnsOfA{work.v + step * layout.v_stride, layout.v_stride * 4}, 4,
+                                         work.scores + step * kBlockLanes, num_steps, block.o, start, work.factor);
+    key = segment.end;
+  }
+  if (tile.has_nonfinite_value) add_nonfinite_values<Format>(args, block, tile, work, begin, end);
+}
+
+void finish_block(const AttentionArgs& args, const AttentionSequence& sequence, const AttentionItem& item,
+                  const Block& block) noexcept {
+  const bool whole = item.partial < 0;
+  for (int v = 0; v * kLanes < block.num_rows; ++v) {
+    const std::int64_t left = block.num_rows - v * kLanes;
+    const int num_rows = int(left < kLanes ? left : kLanes);
+    const F32 m = load(block.m + v * kLanes), l = load(block.l + v * kLanes);
+    const F32 factor = whole ? inverse_sum(l) : splat(1.0f);
+    RowPlace place[kLanes];
+    for (int i = 0; i < num_rows; ++i) {
+      const std::int64_t row = block.first_row + v * kLanes + i;
+      place[i] = row_place(args, item, row);
+      if (whole) {
+        store_lse(args, sequence, place[i], m[i], l[i]);
+      } else {
+        store_partial_sums(args, partial_row(args, item, row), m[i], l[i]);
+      }
+    }
+    for (std::int64_t d = 0; d < args.value_dim; d += kLanes) {
+      const int dims = int(args.value_dim - d < kLanes ? args.value_dim - d : kLanes);
+      F32 rows[kLanes];
+      for (int i = 0; i < kLanes; ++i) {
+        rows[i] = i < dims ? load(block.o + (d + i) * kBlockLanes + v * kLanes) * factor : F32{};
+      }
+      transpose(rows);
+      for (int i = 0; i < num_rows; ++i) {
+        if (whole) {
+          store_any(args.out, args.out_dtype, out_offset(args, sequence, place[i]) + d, rows[i], dims);
+        } else {
+          float* partial = partial_row(args, item, block.first_row + v * kLanes + i);
+          store_any(partial, DType::f32, d, rows[i], dims);
+        }
+      }
+    }
+  }
+}
+
+template <class Format>
+OPS_TRANSFORMER_INLINE void attend(const AttentionArgs& args, const AttentionSequence& sequence,
+                                   const AttentionItem& item, std::byte* scratch) noexcept {
+  const FlashTilesLayout layout =
+      FlashTilesLayout::make(args.head_dim, args.value_dim, args.key_tile, kBlockLanes, Format::kKeysPerStep == 2);
+  auto* memory = reinterpret_cast<std::int32_t*>(scratch);
+  const auto take = [&memory](std::int64_t units) {
+    std::int32_t* part = memory;
+    memory += units;
+    return part;
+  };
+  Workspace work;
+  work.k = take(layout.k_units());
+  work.v = take(layout.v_units());
+  work.scores = reinterpret_cast<float*>(take(layout.score_units()));
+  work.factor = reinterpret_cast<float*>(take(kBlockLanes));
+  Block blocks[kMaxBlocksPerItem];
+  const std::int64_t num_rows = item.last_row - item.first_row;
+  const int num_blocks = int((num_rows + kBlockLanes - 1) / kBlockLanes);
+  std::int64_t first_key = item.last_key, last_key = item.first_key;
+  for (int b = 0; b < num_blocks; ++b) {
+    Block& block = blocks[b];
+    block.q = take(layout.q_block_units());
+    block.o = reinterpret_cast<float*>(take(layout.o_block_units()));
+    block.m = reinterpret_cast<float*>(take(kBlockLanes));
+    block.l = reinterpret_cast<float*>(take(kBlockLanes));
+    block.first = take(kBlockLanes);
+    block.last = take(kBlockLanes);
+    block.first_row = item.first_row + b * kBlockLanes;
+    block.num_rows = num_rows - b * kBlockLanes < kBlockLanes ? num_rows - b * kBlockLanes : kBlockLanes;
+    start_block(args, sequence, item, layout, block);
+    pack_queries<Format>(args, sequence, item, layout, block);
+    first_key = first_key < block.first_key ? first_key : block.first_key;
+    last_key = last_key > block.last_key ? last_key : block.last_key;
+  }
+  KeyTile tile;
+  for (std::int64_t key = first_key - first_key % args.key_tile; key < last_key; key += args.key_tile) {
+    tile.first = key;
+    tile.num_keys = last_key - key < args.key_tile ? last_key - key : args.key_tile;
+    pack_keys<Format>(args, sequence, item, layout, work, tile);
+    for (int b = 0; b < num_blocks; ++b) attend_tile<Format>(args, layout, blocks[b], tile, work);
+  }
+  for (int b = 0; b < num_blocks; ++b) finish_block(args, sequence, item, blocks[b]);
+}

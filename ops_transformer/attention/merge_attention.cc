@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops_transformer/attention/merge_attention.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "ops_transformer/attention/attention_kernel.h"
+#include "ops_transformer/base/validate.h"
+
+namespace ops_transformer {
+namespace {
+
+constexpr const char* kOp = "merge_attention";
+// Values that one item reads; below it a fork costs more than it saves.
+constexpr std::int64_t kValuesPerItem = 16384;
+
+bool same_place(const ConstTensorView& a, const ConstTensorView& b) {
+  return a.data() == b.data() && a.dtype() == b.dtype() && a.stride(0) == b.stride(0);
+}
+
+void validate(std::span<const AttentionPartial> parts, const TensorView& out, const std::optional<TensorView>& lse) {
+  check_rank(kOp, "out", out, 2);
+  check_dtype(kOp, "out", out, {DType::f32, DType::bf16, DType::f16});
+  check_rows(kOp, "out", out);
+  if (lse) {
+    check_shape(kOp, "lse", *lse, {out.size(0)});
+    check_dtype(kOp, "lse", *lse, {DType::f32});
+    check_no_overlap(kOp, "lse", *lse, "out", out);
+  }
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    const std::string out_name = fmt::format("parts[{}].out", p), lse_name = fmt::format("parts[{}].lse", p);
+    check_shape(kOp, out_name, parts[p].out, {out.size(0), out.size(1)});
+    check_dtype(kOp, out_name, parts[p].out, {DType::f32, DType::bf16, DType::f16});
+    check_rows(kOp, out_name, parts[p].out);
+    check_shape(kOp, lse_name, parts[p].lse, {out.size(0)});
+    check_dtype(kOp, lse_name, parts[p].lse, {DType::f32});
+    if (!same_place(out, parts[p].out)) check_no_overlap(kOp, "out", out, out_name, parts[p].out);
+    check_no_overlap(kOp, "out", out, lse_name, parts[p].lse);
+    if (!lse) continue;
+    check_no_overlap(kOp, "lse", *lse, out_name, parts[p].out);
+    if (!same_place(*lse, parts[p].lse)) check_no_overlap(kOp, "lse", *lse, lse_name, parts[p].lse);
+  }
+}
+
+}  // namespace
+
+void merge_attention(Context& context, std::span<const AttentionPartial> parts, const TensorView& out,
+                     const std::optional<TensorView>& lse) {
+  validate(parts, out, lse);
+  const std::int64_t rows = out.size(0), num_parts = std::int64_t(parts.size());
+  const int value_dim = int(out.size(1));
+  const std::int64_t rows_per_item =
+      std::max<std::int64_t>(1, kValuesPerItem / std::max<std::int64_t>(1, num_parts * value_dim));
+  CallScope call(context);
+  const auto states = call.arena().allocate<AttentionPart>(std::size_t(call.num_threads() * num_parts));
+  const auto weights = call.arena().allocate<float>(std::size_t(call.num_threads() * num_parts));
+  MergeRowFn* merge_row = merge_attention_row.at(context.isa());
+  call.parallel_for(std::size_t((rows + rows_per_item - 1) / rows_per_item), [&](std::size_t item, int worker) {
+    AttentionPart* state = states.data() + worker * num_parts;
+    const std::int64_t first = std::int64_t(item) * rows_per_item, last = std::min(rows, first + rows_per_item);
+    for (std::int64_t row = first; row < last; ++row) {
+      for (std::int64_t p = 0; p < num_parts; ++p) {
+        const auto& [part_out, part_lse] = parts[std::size_t(p)];
+        const float m = part_lse.as<float>()[row * part_lse.stride(0)];
+        const auto* o = static_cast<const std::byte*>(part_out.data()) +
+                        row * part_out.stride(0) * std::int64_t(element_bytes(part_out.dtype()));
+        state[p] = {o, part_out.dtype(), m, std::isinf(m) && m < 0 ? 0.0f : 1.0f};
+      }
+      merge_row(state, int(num_parts), {1.44269504f, 1.0f},
+                {out.data(), out.dtype(), row * out.stride(0), value_dim,
+                 lse ? lse->as<float>() + row * lse->stride(0) : nullptr},
+                weights.data() + worker * num_parts);
+    }
+  });
+}
+
+}  // namespace ops_transformer
