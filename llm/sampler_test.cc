@@ -38,8 +38,8 @@ std::vector<float> random_logits(std::size_t size, std::uint64_t seed) {
 std::map<TokenId, double> expected(std::span<const float> logits, const SamplerOptions& options) {
   std::vector<TokenId> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](TokenId a, TokenId b) {
-    return logits[static_cast<std::size_t>(a)] > logits[static_cast<std::size_t>(b)];
+  std::sort(order.begin(), order.end(), [&](TokenId a, TokenId b) {
+    return std::pair(-logits[static_cast<std::size_t>(a)], a) < std::pair(-logits[static_cast<std::size_t>(b)], b);
   });
   if (options.top_k > 0) order.resize(std::min(order.size(), static_cast<std::size_t>(options.top_k)));
   std::vector<double> p;

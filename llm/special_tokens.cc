@@ -12,8 +12,10 @@ SpecialTokens::SpecialTokens(const Vocabulary& vocabulary) {
     by_name_.push_back(id);
     starts_[static_cast<unsigned char>(name.front())] = true;
   }
-  std::stable_sort(by_name_.begin(), by_name_.end(),
-                   [&](TokenId a, TokenId b) { return vocabulary.bytes(a) < vocabulary.bytes(b); });
+  std::sort(by_name_.begin(), by_name_.end(), [&](TokenId a, TokenId b) {
+    const int order = vocabulary.bytes(a).compare(vocabulary.bytes(b));
+    return order != 0 ? order < 0 : a < b;
+  });
 }
 
 TokenId SpecialTokens::longest_prefix(std::string_view text, const Vocabulary& vocabulary) const noexcept {

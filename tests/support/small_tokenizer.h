@@ -15,22 +15,19 @@ namespace ops_transformer::test {
 /// GPT-2's printable form of bytes, from its definition: printable Latin-1 bytes are themselves, the others in their
 /// order are the characters from U+0100 on.
 inline std::string byte_level(std::string_view bytes) {
+  static const std::vector<std::string> kCharacters = [] {
+    std::vector<std::string> characters;
+    int next = 0x100;
+    for (int byte = 0; byte < 256; ++byte) {
+      const bool printable = (byte > 0x20 && byte < 0x7f) || (byte > 0xa0 && byte != 0xad);
+      const int character = printable ? byte : next++;
+      characters.emplace_back(1, static_cast<char>(character < 0x80 ? character : 0xc0 | character >> 6));
+      if (character >= 0x80) characters.back() += static_cast<char>(0x80 | (character & 0x3f));
+    }
+    return characters;
+  }();
   std::string out;
-  for (const char c : bytes) {
-    const auto byte = static_cast<unsigned char>(c);
-    int character = byte, next = 0x100;
-    for (int other = 0; other < 256; ++other) {
-      const bool printable = (other > 0x20 && other < 0x7f) || (other > 0xa0 && other != 0xad);
-      if (!printable && other == byte) character = next;
-      if (!printable) ++next;
-    }
-    if (character < 0x80) {
-      out += static_cast<char>(character);
-    } else {
-      out += static_cast<char>(0xc0 | character >> 6);
-      out += static_cast<char>(0x80 | (character & 0x3f));
-    }
-  }
+  for (const char c : bytes) out += kCharacters[static_cast<unsigned char>(c)];
   return out;
 }
 
@@ -41,7 +38,8 @@ struct SmallVocabulary {
   std::vector<std::int32_t> types = {3, 3, 3, 4};
   std::vector<std::string> merges;
   std::string model = "gpt2";
-  std::string pre = "smollm";
+  std::string pre = "smollm";  // empty: left out
+  bool has_types = true;
 
   SmallVocabulary() {
     for (int byte = 0; byte < 256; ++byte) add(std::string(1, static_cast<char>(byte)));
@@ -74,7 +72,8 @@ struct SmallVocabulary {
   GgufWriter writer() const {
     GgufWriter writer;
     writer.add_string("tokenizer.ggml.model", model).add_strings("tokenizer.ggml.tokens", tokens);
-    writer.add_array("tokenizer.ggml.token_type", 5, types).add_strings("tokenizer.ggml.merges", merges);
+    writer.add_strings("tokenizer.ggml.merges", merges);
+    if (has_types) writer.add_array("tokenizer.ggml.token_type", 5, types);
     if (!pre.empty()) writer.add_string("tokenizer.ggml.pre", pre);
     return writer;
   }
