@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 #include <string>
 #include <vector>
 
@@ -78,11 +78,11 @@ TEST(PreTokenizer, LongRunsTakeLinearTime) {
     for (const std::string unit : {" ", "\n", "a", "1", "!", " \n", "\xff", "'", "\xcc\x81"}) {
       std::string text;
       while (text.size() < 4'000'000) text += unit;
-      const auto start = std::chrono::steady_clock::now();
+      const std::clock_t start = std::clock();
       std::size_t total = 0;
       rule.split(text + "x", [&](std::string_view piece) { total += piece.size(); });
       EXPECT_EQ(total, text.size() + 1);
-      EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5)) << name << " of '" << unit << "'";
+      EXPECT_LT(double(std::clock() - start) / CLOCKS_PER_SEC, 5.0) << name << " of '" << unit << "'";
     }
   }
 }

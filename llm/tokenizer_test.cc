@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 #include <functional>
 #include <limits>
 #include <map>
@@ -282,9 +282,9 @@ TEST(Tokenizer, LongPreTokensTakeLittleTime) {
   for (const std::string unit : {" ", "l", "the", "\xff"}) {
     std::string text;
     while (text.size() < 1'000'000) text += unit;
-    const auto start = std::chrono::steady_clock::now();
+    const std::clock_t start = std::clock();
     const auto ids = small.tokenizer().encode(text);
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5)) << unit;
+    EXPECT_LT(double(std::clock() - start) / CLOCKS_PER_SEC, 5.0) << unit;
     EXPECT_EQ(small.tokenizer().decode(ids), text);
   }
 }
