@@ -12,6 +12,6 @@ model=$(scripts/get_model.sh)
 question=${1:-Why is the sky blue?}
 
 printf '\n> %s\n\n' "$question"
-build/release/bin/ops-transformer generate --model "$model" --prompt "$question" --max-tokens 200
+build/release/bin/ops-transformer generate --chat --model "$model" --prompt "$question" --max-tokens 200
 printf '\nThe same model, threads and kernels, unfused and fused\n\n'
 .venv/bin/python bench/compare.py --model "$model"
