@@ -84,7 +84,8 @@ Split choose_split(const MatmulProblem& problem, std::int64_t tile_bytes, const 
 std::int64_t choose_rows(std::int64_t num_rows, std::int64_t granule, int num_threads) {
   std::int64_t best = 0;
   double best_cost = 0;
-  for (std::int64_t items_per_thread = 1; items_per_thread <= 32; ++items_per_thread) {
+  const std::int64_t fewest = divide_up(num_rows, num_threads * kMaxRowsPerItem);
+  for (std::int64_t items_per_thread = fewest; items_per_thread <= fewest + 8; ++items_per_thread) {
     const std::int64_t rows = round_up(divide_up(num_rows, num_threads * items_per_thread), granule);
     const std::int64_t rounds = divide_up(divide_up(num_rows, rows), num_threads);
     const double cost = double(rounds * rows) + 4.0 * double(rounds) + 0.1 * double(rows);
