@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "ops_transformer/base/dtype.h"
 #include "ops_transformer/base/export.h"
@@ -43,5 +44,9 @@ OPS_TRANSFORMER_API AttentionPlan plan(const AttentionProblem& problem, const De
 
 /// One line, for profiles and `explain`.
 OPS_TRANSFORMER_API std::string describe(const AttentionPlan& plan);
+
+/// Why the plan is what it is, a sentence for each choice.
+OPS_TRANSFORMER_API std::vector<std::string> explain(const AttentionProblem& problem, const AttentionPlan& plan,
+                                                     const DeviceSpec& device, const AttentionPolicy& policy);
 
 }  // namespace ops_transformer

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "ops_transformer/base/context.h"
 #include "ops_transformer/gemm/linear.h"
@@ -20,8 +21,7 @@ struct MatmulProblem {
 
 struct MatmulPlan {
   const MatmulMethod* method = nullptr;
-  bool prepares = false;           // x is first brought into the method's form
-  bool prepares_in_items = false;  // by each item for its own rows, which no other item then needs
+  bool prepares = false;  // x is first brought into the method's form
   std::int64_t prepared_row_bytes = 0;
   std::int64_t inputs_per_block = 0;  // weights this deep stay in the cache while the rows of an item pass
   std::int64_t rows_per_item = 0, tiles_per_item = 0;
@@ -32,6 +32,10 @@ struct MatmulPlan {
 OPS_TRANSFORMER_API MatmulPlan plan_matmul(const MatmulProblem& problem, const DeviceSpec& device, int num_threads);
 
 OPS_TRANSFORMER_API std::string describe(const MatmulPlan& plan);
+
+/// Why the plan is what it is, a sentence for each choice. For a problem with rows and tiles.
+OPS_TRANSFORMER_API std::vector<std::string> explain(const MatmulProblem& problem, const MatmulPlan& plan,
+                                                     const DeviceSpec& device, int num_threads);
 
 /// x [rows, num_inputs] by weights; `epilogue` receives the finished sums. Doesn't throw but for lack of memory.
 void run_matmul(CallScope& call, const MatmulPlan& plan, const ConstTensorView& x, const PackedWeights& weights,

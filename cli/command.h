@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "llm/model.h"
+#include "ops_transformer/base/context.h"
+
+namespace ops_transformer::cli {
+
+using Json = nlohmann::ordered_json;
+
+enum ExitCode : int { kOk = 0, kFailed = 1, kUsage = 2, kBadFile = 3 };
+
+/// Options that most subcommands share.
+struct ModelOptions {
+  std::string model;
+  std::optional<int> threads;
+  bool json = false;
+  bool exact = false;
+  bool deterministic = false;
+  std::string profile;  // path of a trace; empty: off
+
+  void add_to(CLI::App& command, bool needs_model = true);
+  ContextOptions context() const;
+  /// Loads with a progress bar on stderr where that is a terminal.
+  std::unique_ptr<llm::Model> load(Context& context) const;
+};
+
+void print_json(const Json& json);
+/// Reads a whole file; "-" is standard input. Throws SystemFailure.
+std::string read_text(const std::string& path);
+/// The most memory that the process has held, in bytes.
+std::size_t peak_memory_bytes();
+double seconds_since_start();
+
+// Each adds its subcommand to the program; its callback does the work and throws on failure.
+void add_generate(CLI::App& program);
+void add_chat(CLI::App& program);
+void add_inspect(CLI::App& program);
+void add_bench(CLI::App& program);
+void add_perplexity(CLI::App& program);
+void add_explain(CLI::App& program);
+
+}  // namespace ops_transformer::cli

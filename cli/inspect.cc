@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <map>
+
+#include "cli/command.h"
+#include "llm/gguf.h"
+#include "ops_transformer/gemm/packed_weights.h"
+
+namespace ops_transformer::cli {
+namespace {
+
+struct Options {
+  ModelOptions model;
+  std::int64_t context_len = 0;
+  bool all = false;
+};
+
+// What loading the model and filling a context of `context_len` tokens will take.
+struct MemoryNeed {
+  std::size_t weights = 0, kv_cache = 0;
+};
+
+MemoryNeed memory_need(const llm::GgufFile& file, const llm::ModelConfig& config, std::int64_t context_len) {
+  MemoryNeed need;
+  for (const llm::GgufTensor& tensor : file.tensors()) {
+    need.weights += tensor.rank == 2 ? PackedWeights::packed_bytes(tensor.dtype, std::int64_t(tensor.rows()),
+                                                                   std::int64_t(tensor.cols()))
+                                     : tensor.bytes;
+  }
+  need.kv_cache = std::size_t(config.num_layers * 2 * config.kv_size() * context_len) * element_bytes(DType::bf16);
+  return need;
+}
+
+void run(const Options& options) {
+  const llm::GgufFile file = llm::GgufFile::open(options.model.model);
+  const llm::ModelConfig config = llm::read_config(file);
+  const std::int64_t context_len = options.context_len > 0 ? options.context_len : config.context_len;
+  const MemoryNeed need = memory_need(file, config, context_len);
+  std::map<std::string_view, std::pair<std::size_t, std::size_t>> by_type;  // dtype: tensors, bytes
+  for (const llm::GgufTensor& tensor : file.tensors()) {
+    auto& [count, bytes] = by_type[dtype_name(tensor.dtype)];
+    ++count;
+    bytes += tensor.bytes;
+  }
+  const std::size_t shown_len = options.all ? 4096 : 80;
+  if (options.model.json) {
+    Json metadata = Json::object(), tensors = Json::array();
+    for (const llm::GgufEntry& entry : file.metadata().entries())
+      metadata[std::string(entry.key)] = llm::gguf_value_text(entry, shown_len);
+    for (const llm::GgufTensor& tensor : file.tensors()) {
+      tensors.push_back({{"name", tensor.name},
+                         {"type", dtype_name(tensor.dtype)},
+                         {"shape", tensor.shape()},
+                         {"bytes", tensor.bytes}});
+    }
+    print_json({{"file", file.path()},
+                {"file_bytes", file.size()},
+                {"architecture", config.architecture},
+                {"metadata", metadata},
+                {"tensors", tensors},
+                {"context", context_len},
+                {"weight_memory_bytes", need.weights},
+                {"kv_cache_bytes", need.kv_cache}});
+    return;
+  }
+  fmt::print("{}: GGUF version {}, {} bytes, {} tensors\n\n", file.path(), file.version(), file.size(),
+             file.tensors().size());
+  for (const llm::GgufEntry& entry : file.metadata().entries()) {
+    fmt::print("  {:<44} {}\n", entry.key, llm::gguf_value_text(entry, shown_len));
+  }
+  fmt::print("\n");
+  for (const auto& [name, total] : by_type)
+    fmt::print("  {:>5} tensors of {:<5} {:>14} bytes\n", total.first, name, total.second);
+  if (options.all) {
+    fmt::print("\n");
+    for (const llm::GgufTensor& tensor : file.tensors()) {
+      std::string shape;
+      for (std::size_t size : tensor.shape()) shape += fmt::format("{}{}", shape.empty() ? "" : " x ", size);
+      fmt::print("  {:<32} {:<5} {:>18} {:>12} bytes\n", tensor.name, dtype_name(tensor.dtype), shape, tensor.bytes);
+    }
+  }
+  fmt::print("\n  needs {:.1f} MB for weights and {:.1f} MB for a bf16 cache of {} tokens\n",
+             double(need.weights) / 1e6, double(need.kv_cache) / 1e6, context_len);
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& program) {
+  auto* command =
+      program.add_subcommand("inspect", "Metadata and tensors of a model file, and the memory it will need.");
+  auto options = std::make_shared<Options>();
+  command->add_option("-m,--model", options->model.model, "GGUF file")->required()->check(CLI::ExistingFile);
+  command->add_flag("--json", options->model.json, "print one JSON object on standard output");
+  command->add_option("--context", options->context_len, "tokens of cache to count (default: the model's context)")
+      ->check(CLI::PositiveNumber);
+  command->add_flag("--all", options->all, "list every tensor, and metadata in full");
+  command->callback([options] { run(*options); });
+}
+
+}  // namespace ops_transformer::cli

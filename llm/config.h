@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "llm/gguf.h"
+
+namespace ops_transformer::llm {
+
+/// Sizes and constants of a decoder-only transformer, read from a model file and checked against its tensors.
+struct ModelConfig {
+  std::string architecture;
+  std::string name;
+  std::int64_t num_layers = 0;
+  std::int64_t hidden_size = 0;
+  std::int64_t intermediate_size = 0;
+  std::int64_t num_q_heads = 0;
+  std::int64_t num_kv_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t rotary_dim = 0;
+  std::int64_t context_len = 0;          // positions that the model was trained for
+  std::int64_t vocab_size = 0;           // rows of the embedding
+  std::optional<std::int64_t> window{};  // keys visible to a query, itself included
+  float norm_eps = 0;
+  double rope_theta = 10000.0;
+  double position_scale = 1.0;  // linear RoPE scaling: positions are divided by it
+
+  std::int64_t q_size() const { return num_q_heads * head_dim; }
+  std::int64_t kv_size() const { return num_kv_heads * head_dim; }
+};
+
+/// Throws InvalidFile: a key is missing or out of range, the architecture or a feature that the file asks for is not
+/// supported (the message lists what is).
+OPS_TRANSFORMER_API ModelConfig read_config(const GgufFile& file);
+
+}  // namespace ops_transformer::llm

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "llm/model.h"
+
+#include <fmt/format.h>
+
+#include "llm/llama.h"
+#include "ops_transformer/base/validate.h"
+
+namespace ops_transformer::llm {
+namespace {
+
+constexpr std::int64_t kPageSize = 64;
+
+}  // namespace
+
+Model::Model(GgufFile file, ModelConfig config, Arithmetic arithmetic)
+    : file_(std::move(file)),
+      config_(std::move(config)),
+      tokenizer_(Tokenizer::from_gguf(file_)),
+      arithmetic_(arithmetic) {
+  if (std::int64_t(tokenizer_.vocab_size()) != config_.vocab_size) {
+    throw InvalidFile(fmt::format("tokenizer.ggml.tokens has {} entries, but token_embd.weight has {} rows",
+                                  tokenizer_.vocab_size(), config_.vocab_size));
+  }
+}
+
+KvPool Model::make_kv_pool(std::int64_t num_tokens, std::int64_t num_sequences) const {
+  return KvPool({.num_layers = config_.num_layers,
+                 .num_kv_heads = config_.num_kv_heads,
+                 .head_dim = config_.head_dim,
+                 .page_size = kPageSize,
+                 .num_pages = (num_tokens + kPageSize - 1) / kPageSize + num_sequences,
+                 .dtype = kv_dtype()});
+}
+
+std::size_t Model::kv_bytes_per_token() const noexcept {
+  return std::size_t(config_.num_layers * 2 * config_.kv_size()) * element_bytes(kv_dtype());
+}
+
+void Model::validate(const Batch& batch, const TensorView& logits) const {
+  std::int64_t total = 0;
+  for (const BatchSlice& slice : batch.slices) {
+    if (slice.num_tokens < 1)
+      invalid("forward", fmt::format("a slice has {} tokens, must be at least 1", slice.num_tokens));
+    total += slice.num_tokens;
+  }
+  if (total != std::int64_t(batch.tokens.size())) {
+    invalid("forward", fmt::format("slices hold {} tokens, but the batch has {}", total, batch.tokens.size()));
+  }
+  for (std::int32_t token : batch.tokens) {
+    if (token < 0 || token >= config_.vocab_size) {
+      invalid("forward", fmt::format("token {} is outside the vocabulary of {}", token, config_.vocab_size));
+    }
+  }
+  for (std::int64_t row : batch.logit_rows) {
+    if (row < 0 || row >= total) invalid("forward", fmt::format("logit row {} is outside the batch of {}", row, total));
+  }
+  check_shape("forward", "logits", logits, {std::int64_t(batch.logit_rows.size()), config_.vocab_size});
+  check_dtype("forward", "logits", logits, {DType::f32});
+  check_rows("forward", "logits", logits);
+}
+
+std::unique_ptr<Model> load_model(Context& context, const std::string& path, const LoadOptions& options) {
+  GgufFile file = GgufFile::open(path);
+  ModelConfig config = read_config(file);
+  return load_llama(context, std::move(file), std::move(config), options);
+}
+
+}  // namespace ops_transformer::llm

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "llm/model.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <random>
+
+#include "llm/llama_reference.h"
+#include "tests/support/gguf_writer.h"
+#include "tests/support/tiny_llama.h"
+
+namespace ops_transformer::llm {
+namespace {
+
+using test::TinyLlama;
+using test::TinyLlamaOptions;
+
+std::vector<TokenId> random_tokens(std::size_t count, std::uint64_t seed = 5) {
+  std::mt19937_64 engine(seed);
+  std::vector<TokenId> tokens(count);
+  for (TokenId& token : tokens) token = TokenId(engine() % TinyLlama::kVocabSize);
+  return tokens;
+}
+
+// Logits of every token of one sequence, read in chunks of the given sizes (the last one repeats).
+std::vector<float> logits_in_chunks(Context& context, const Model& model, const std::vector<TokenId>& tokens,
+                                    std::size_t chunk) {
+  KvPool pool = model.make_kv_pool(std::int64_t(tokens.size()));
+  const SequenceId sequence = pool.add_sequence();
+  std::vector<float> logits;
+  for (std::size_t begin = 0; begin < tokens.size(); begin += chunk) {
+    const std::size_t count = std::min(chunk, tokens.size() - begin);
+    const BatchSlice slice[] = {{sequence, std::int64_t(count)}};
+    std::vector<std::int64_t> rows(count);
+    std::iota(rows.begin(), rows.end(), 0);
+    std::vector<float> part(count * TinyLlama::kVocabSize, NAN);
+    model.forward(context, pool, {std::span(tokens).subspan(begin, count), slice, rows},
+                  {part.data(), DType::f32, {std::int64_t(count), TinyLlama::kVocabSize}});
+    logits.insert(logits.end(), part.begin(), part.end());
+  }
+  return logits;
+}
+
+double largest_difference(const std::vector<float>& logits, const std::vector<std::vector<double>>& expected) {
+  double most = 0;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    const double difference =
+        std::abs(double(logits[i]) - expected[i / TinyLlama::kVocabSize][i % TinyLlama::kVocabSize]);
+    most = difference <= most ? most : difference;
+    if (std::isnan(difference)) return NAN;
+  }
+  return most;
+}
+
+TEST(Model, ExactLogitsMatchTheDefinitionAtEveryLevel) {
+  const TinyLlamaOptions variants[] = {{},
+                                       {.tied = false, .bias = true, .rotary_dim = 8},
+                                       {.window = 7, .linear_scaling = 4.0f, .frequency_factors = true},
+                                       {.weights = DType::bf16},
+                                       {.weights = DType::q4_0},
+                                       {.weights = DType::q4_1, .tied = false},
+                                       {.weights = DType::q8_0}};
+  for (const TinyLlamaOptions& options : variants) {
+    const TinyLlama tiny(options);
+    const auto tokens = random_tokens(33);
+    for (Isa isa : supported_isas()) {
+      SCOPED_TRACE(std::string(isa_name(isa)) + " " + std::string(dtype_name(options.weights)));
+      Context context({.num_threads = 2, .isa = isa});
+      const auto model = load_model(context, tiny.path(), {.arithmetic = Arithmetic::exact});
+      const auto expected = reference::llama_logits(model->config(), tiny.tensors(), tokens);
+      for (std::size_t chunk : {33, 8, 1}) {
+        EXPECT_LE(largest_difference(logits_in_chunks(context, *model, tokens, chunk), expected), 2e-5) << chunk;
+      }
+    }
+  }
+}
+
+TEST(Model, DeterministicBitsDependOnNothingElse) {
+  for (Arithmetic arithmetic : {Arithmetic::fast, Arithmetic::exact}) {
+    const TinyLlama tiny({.weights = DType::q4_1});
+    const auto tokens = random_tokens(100);
+    std::vector<float> first;
+    for (int threads : {1, 2, 3}) {
+      Context context({.num_threads = threads, .deterministic = true});
+      const auto model = load_model(context, tiny.path(), {.arithmetic = arithmetic});
+      for (std::size_t chunk : {100, 37, 16, 1}) {
+        const auto logits = logits_in_chunks(context, *model, tokens, chunk);
+        if (first.empty()) first = logits;
+        EXPECT_EQ(std::memcmp(first.data(), logits.data(), first.size() * sizeof(float)), 0)
+            << threads << " threads, chunks of " << chunk;
+      }
+    }
+  }
+}
+
+// The first sequence's logits are the same with neighbours in the batch, whatever they do.
+TEST(Model, BatchNeighboursDoNotMatter) {
+  const TinyLlama tiny({.weights = DType::q8_0});
+  Context context({.num_threads = 2, .deterministic = true});
+  const auto model = load_model(context, tiny.path());
+  const auto tokens = random_tokens(20), others = random_tokens(31, 6);
+  const auto alone = logits_in_chunks(context, *model, tokens, 20);
+  KvPool pool = model->make_kv_pool(200, 3);
+  const SequenceId a = pool.add_sequence(), b = pool.add_sequence();
+  std::vector<TokenId> packed = others;
+  packed.insert(packed.end(), tokens.begin(), tokens.end());
+  const BatchSlice slices[] = {{a, 31}, {b, 20}};
+  std::vector<std::int64_t> rows(20);
+  std::iota(rows.begin(), rows.end(), 31);
+  std::vector<float> logits(20 * TinyLlama::kVocabSize);
+  model->forward(context, pool, {packed, slices, rows}, {logits.data(), DType::f32, {20, TinyLlama::kVocabSize}});
+  EXPECT_EQ(std::memcmp(alone.data(), logits.data(), logits.size() * sizeof(float)), 0);
+}
+
+TEST(Model, RefusesABadBatchBeforeWriting) {
+  const TinyLlama tiny;
+  Context context({.num_threads = 1});
+  const auto model = load_model(context, tiny.path());
+  KvPool pool = model->make_kv_pool(64);
+  const SequenceId sequence = pool.add_sequence();
+  float logits[TinyLlama::kVocabSize];
+  const auto forward = [&](std::vector<TokenId> tokens, std::int64_t slice_tokens) {
+    const BatchSlice slices[] = {{sequence, slice_tokens}};
+    const std::int64_t rows[] = {0};
+    model->forward(context, pool, {tokens, slices, rows}, {logits, DType::f32, {1, TinyLlama::kVocabSize}});
+  };
+  EXPECT_THROW(forward({TinyLlama::kVocabSize}, 1), InvalidArgument);
+  EXPECT_THROW(forward({-1}, 1), InvalidArgument);
+  EXPECT_THROW(forward({1, 2}, 1), InvalidArgument);
+  EXPECT_THROW(forward(random_tokens(1000), 1000), ResourceExhausted);
+  EXPECT_EQ(pool.length(sequence), 0);
+  forward({1, 2}, 2);
+  EXPECT_EQ(pool.length(sequence), 2);
+}
+
+// Cases 101, 103 and 104, and tensors of the wrong shape: the message says what and where.
+TEST(Config, SaysWhatIsWrong) {
+  const auto message = [](auto&& change) -> std::string {
+    test::GgufWriter writer;
+    change(writer);
+    const test::AlignedBytes bytes(writer.bytes());
+    try {
+      read_config(GgufFile::from_memory(bytes.span()));
+    } catch (const InvalidFile& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(message([](auto& w) { w.add_string("general.architecture", "qwen3moe"); }),
+            "unsupported architecture 'qwen3moe'; supported: llama");
+  const auto with_sizes = [](test::GgufWriter& w, std::uint32_t heads, std::uint32_t vocab) {
+    w.add_string("general.architecture", "llama").add_u32("llama.block_count", 1).add_u32("llama.embedding_length", 8);
+    w.add_u32("llama.feed_forward_length", 8)
+        .add_u32("llama.attention.head_count", heads)
+        .add_u32("llama.context_length", 8);
+    w.add_u32("llama.vocab_size", vocab).add_tensor("token_embd.weight", DType::f32, {2, 8}, std::string(64, '\0'));
+  };
+  EXPECT_EQ(message([&](auto& w) { with_sizes(w, 2, 2); }), "");
+  EXPECT_EQ(message([&](auto& w) { with_sizes(w, 2, 3); }), "llama.vocab_size is 3, but token_embd.weight has 2 rows");
+  EXPECT_NE(message([&](auto& w) { with_sizes(w, 3, 2); }).find("must be a multiple of"), std::string::npos);
+  EXPECT_NE(message([&](auto& w) { with_sizes(w, 0, 2); }).find("head_count is 0"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace ops_transformer::llm
