@@ -137,7 +137,8 @@ def report(bars: dict, figures: dict, versions: dict, peaks: dict, size: ModelBy
         sign = "≤" if bar.get("better") == "lower" else "≥"
         share = f"{row['share']:.0%}" if row["share"] is not None else ""
         verdict = {True: "yes", False: "**no**", None: "not measured"}[row["met"]]
-        rows.append(f"| {bar['what']} | {number(row['ours'])} {bar['unit']} | {number(row['peer'])} | "
+        ours = f"{number(row['ours'])} {bar['unit']}" if row["ours"] is not None else "–"
+        rows.append(f"| {bar['what']} | {ours} | {number(row['peer'])} | "
                     f"{number(row['value'])} | {sign} {bar['bar']} | {share} | {verdict} |")
     cpu = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")),
                platform.machine())
@@ -153,7 +154,7 @@ def report(bars: dict, figures: dict, versions: dict, peaks: dict, size: ModelBy
         f"median of {options.rounds} rounds. The rows stand in `bench/bars.toml`.",
         "",
         f"- {datetime.date.today():%d %B %Y}, commit {commit.strip()}, {compiler}",
-        f"- CPU: {cpu}, {options.threads} threads; kernel {platform.release()}",
+        f"- CPU: {cpu}, {options.threads} threads",
         f"- Model: {os.path.basename(options.model)} ({size.file / 1e6:.0f} MB; decoding reads {size.weights / 1e6:.0f} MB"
         f" of weights and {size.kv_per_token / 1e3:.0f} kB of cache for each token before)",
         f"- Peers: {', '.join(peer_versions) or 'none installed'}",
@@ -191,6 +192,7 @@ def main() -> int:
                         if (kept := {name: spec for name, spec in tasks.items() if f"{peer}.{name}" in used})}
     peaks = machine_peaks()
     figures, versions, reads = measure(bars, options)
+    peaks = {name: max(value, peaks[name]) for name, value in machine_peaks().items()}  # before and after
     text = report(bars, figures, versions, peaks, ModelBytes(options.model), reads, options)
     if options.output == "-":
         print(text)
