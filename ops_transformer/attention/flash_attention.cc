@@ -69,7 +69,7 @@ void check_outputs(const char* op, const TensorView& out, const FlashAttentionOp
                    std::initializer_list<std::pair<const char*, const ConstTensorView*>> inputs) {
   const auto check = [&](const char* name, const TensorView& output) {
     for (int dim = 0; dim < output.rank(); ++dim) {
-      if (output.size(dim) > 1 && output.stride(dim) == 0) {
+      if (output.num_elements() > 0 && output.size(dim) > 1 && output.stride(dim) == 0) {
         invalid(op, fmt::format("{} has stride 0 in dimension {} of size {}", name, dim, output.size(dim)));
       }
     }

@@ -163,7 +163,7 @@ OPS_TRANSFORMER_INLINE void store_first(T* p, F32 v, int n) noexcept {
   __builtin_memcpy(p, padded, std::size_t(n) * sizeof(T));
 }
 
-// 2^x. Relative error <= 2e-7; 0 below -150 and for -inf, inf above 128, NaN for NaN.
+// 2^x. Relative error <= 2e-7, exact for whole x; 0 below -150 and for -inf, inf above 128, NaN for NaN.
 OPS_TRANSFORMER_INLINE F32 exp2(F32 x) noexcept {
 #if defined(OPS_TRANSFORMER_SIMD_512)
   const F32 fraction = (F32)_mm512_reduce_ps((__m512)x, 0x01);  // x - floor(x)
@@ -174,12 +174,13 @@ OPS_TRANSFORMER_INLINE F32 exp2(F32 x) noexcept {
   floor = floor > clamped ? floor - splat(1.0f) : floor;
   const F32 fraction = clamped - floor;
 #endif
-  F32 p = splat(1.8775767e-3f);
-  p = fma(p, fraction, splat(8.9893397e-3f));
-  p = fma(p, fraction, splat(5.5826318e-2f));
-  p = fma(p, fraction, splat(2.4015361e-1f));
-  p = fma(p, fraction, splat(6.9315308e-1f));
-  p = fma(p, fraction, splat(9.9999994e-1f));
+  // Fitted with the constant fixed at 1.
+  F32 p = splat(1.86713284e-3f);
+  p = fma(p, fraction, splat(9.01704282e-3f));
+  p = fma(p, fraction, splat(5.57999238e-2f));
+  p = fma(p, fraction, splat(2.40164459e-1f));
+  p = fma(p, fraction, splat(6.93151295e-1f));
+  p = fma(p, fraction, splat(1.0f));
 #if defined(OPS_TRANSFORMER_SIMD_512)
   return (F32)_mm512_scalef_ps((__m512)p, (__m512)x);
 #else

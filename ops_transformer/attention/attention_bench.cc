@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+// Prefill as a share of the multiply-add peak, decode as a share of a pure read; both are timed by turns with the
+// operator, since they move by the minute.
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "ops_transformer/attention/flash_attention.h"
+#include "ops_transformer/base/memory.h"
+#include "ops_transformer/kv_cache/kv_pool.h"
+#if defined(__x86_64__)
+  #include <immintrin.h>
+#endif
+
+namespace ops_transformer {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_of(const std::function<void()>& work) {
+  const auto start = Clock::now();
+  work();
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + std::ptrdiff_t(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+constexpr int kRounds = 400000, kChains = 12;
+
+#if defined(__x86_64__)
+__attribute__((target("avx512f,avx512bf16"))) void multiply_bf16() {
+  __m512 sum[kChains] = {};
+  __m512i ones = _mm512_set1_epi16(0x3f00);
+  asm("" : "+v"(ones));
+  for (int i = 0; i < kRounds; ++i) {
+  #pragma GCC unroll 12
+    for (__m512& s : sum) {
+      s = _mm512_dpbf16_ps(s, (__m512bh)ones, (__m512bh)ones);
+      asm("" : "+v"(s));
+    }
+  }
+  for (__m512& s : sum) asm volatile("" : : "v"(s));
+}
+__attribute__((target("avx512f"))) void multiply_f32() {
+  __m512 sum[kChains] = {}, half = _mm512_set1_ps(0.5f);
+  asm("" : "+v"(half));
+  for (int i = 0; i < kRounds; ++i) {
+  #pragma GCC unroll 12
+    for (__m512& s : sum) {
+      s = _mm512_fmadd_ps(s, half, half);
+      asm("" : "+v"(s));
+    }
+  }
+  for (__m512& s : sum) asm volatile("" : : "v"(s));
+}
+__attribute__((target("avx512f"))) void read_bytes(const std::byte* data, std::size_t bytes) {
+  __m512i sum[8] = {};
+  for (std::size_t i = 0; i + 512 <= bytes; i += 512) {
+  #pragma GCC unroll 8
+    for (std::size_t j = 0; j < 8; ++j) sum[j] = _mm512_xor_si512(sum[j], _mm512_loadu_si512(data + i + 64 * j));
+  }
+  for (__m512i& s : sum) asm volatile("" : : "v"(s));
+}
+#endif
+
+// Operations a second of the best multiply-add for keys of this type.
+double peak_rate(ThreadPool& pool, DType dtype) {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512bf16")) {
+    const bool bf16 = dtype == DType::bf16;
+    const auto items = std::size_t(pool.num_threads());
+    const double seconds =
+        seconds_of([&] { pool.run(items, [&](std::size_t, int) { bf16 ? multiply_bf16() : multiply_f32(); }); });
+    return double(items) * kRounds * kChains * (bf16 ? 64.0 : 32.0) / seconds;
+  }
+#endif
+  static_cast<void>(pool);
+  static_cast<void>(dtype);
+  return 0;
+}
+
+double read_rate(ThreadPool& pool, const std::byte* data, std::size_t bytes) {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) {
+    constexpr std::size_t kChunk = std::size_t{1} << 20;
+    return double(bytes) / seconds_of([&] {
+             pool.run(bytes / kChunk, [&](std::size_t i, int) { read_bytes(data + i * kChunk, kChunk); });
+           });
+  }
+#endif
+  static_cast<void>(pool);
+  static_cast<void>(data);
+  return double(bytes);
+}
+
+// Normal values of a dtype; the same 64 Ki of them over and over, since making them takes longer than the benchmark.
+void fill(std::byte* data, std::size_t count, DType dtype) {
+  static const auto values = [] {
+    std::mt19937 engine(1);
+    std::normal_distribution<float> normal;
+    std::vector<float> v(std::size_t{1} << 16);
+    for (float& x : v) x = normal(engine);
+    return v;
+  }();
+  for (std::size_t i = 0; i < count; ++i) {
+    const float x = values[(i * 7 + i / 65536) & 65535];
+    if (dtype == DType::f32) {
+      reinterpret_cast<float*>(data)[i] = x;
+    } else {
+      reinterpret_cast<BFloat16*>(data)[i] = to_bfloat16(x);
+    }
+  }
+}
+
+struct Tensor {
+  Tensor(DType wanted, std::vector<std::int64_t> wanted_shape) : dtype(wanted), shape(std::move(wanted_shape)) {
+    const auto count = std::size_t(std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>()));
+    memory = Buffer(count * element_bytes(dtype));
+    fill(memory.data(), count, dtype);
+  }
+  TensorView view() const { return {memory.data(), dtype, shape}; }
+  DType dtype;
+  std::vector<std::int64_t> shape;
+  Buffer memory;
+};
+
+// Args: query heads, key heads, head dim, length, dtype.
+void causal_prefill(benchmark::State& state) {
+  const std::int64_t heads = state.range(0), kv_heads = state.range(1), dim = state.range(2), len = state.range(3);
+  const DType dtype = state.range(4) ? DType::bf16 : DType::f32;
+  Tensor q(dtype, {len, heads, dim}), k(dtype, {len, kv_heads, dim}), v(dtype, {len, kv_heads, dim}),
+      out(dtype, {len, heads, dim});
+  Context context;
+  ThreadPool pool(context.num_threads());
+  const std::vector<std::int64_t> offsets = {0, len};
+  std::vector<double> rates, shares;
+  const double flops = 2.0 * double(heads * len * len * dim);
+  for (auto _ : state) {
+    const double peak = peak_rate(pool, dtype);
+    const double seconds = seconds_of([&] {
+      flash_attention_varlen(context, q.view(), k.view(), v.view(), out.view(), offsets, offsets,
+                             {.mask = Mask::causal});
+    });
+    state.SetIterationTime(seconds);
+    rates.push_back(flops / seconds);
+    shares.push_back(flops / seconds / std::max(peak, peak_rate(pool, dtype)));
+  }
+  state.counters["GFLOP/s"] = median(rates) * 1e-9;
+  state.counters["of_peak"] = median(shares);
+}
+
+// Args: query heads, key heads, head dim, length, dtype, page size. As many layers as fill 1 GiB, one after the other.
+void paged_decode(benchmark::State& state) {
+  const std::int64_t heads = state.range(0), kv_heads = state.range(1), dim = state.range(2), len = state.range(3),
+                     page_size = state.range(5);
+  const DType dtype = state.range(4) ? DType::bf16 : DType::f32;
+  const std::int64_t num_pages = (len + page_size - 1) / page_size;
+  const double layer_bytes = 2.0 * double(kv_heads * len * dim) * double(element_bytes(dtype));
+  const auto layers = std::int64_t(double(1 << 30) / layer_bytes) + 1;
+  KvPool cache({.num_layers = layers,
+                .num_kv_heads = kv_heads,
+                .head_dim = dim,
+                .page_size = page_size,
+                .num_pages = num_pages,
+                .dtype = dtype});
+  const SequenceId sequence = cache.add_sequence();
+  std::vector<std::int64_t> slots(static_cast<std::size_t>(len));
+  cache.append(sequence, slots);
+  for (std::int64_t layer = 0; layer < layers; ++layer) {
+    const KvPages pages = cache.pages(layer);
+    fill(static_cast<std::byte*>(pages.k.data()), std::size_t(pages.k.num_elements()), dtype);
+    fill(static_cast<std::byte*>(pages.v.data()), std::size_t(pages.v.num_elements()), dtype);
+  }
+  Tensor q(DType::f32, {1, heads, dim}), out(DType::f32, {1, heads, dim});
+  Context context;
+  ThreadPool pool(context.num_threads());
+  const auto* bytes = static_cast<const std::byte*>(cache.pages(0).k.data());
+  PagedKvView view = cache.view(0, std::span(&sequence, 1));
+  const std::vector<std::int64_t> offsets = {0, 1};
+  std::vector<double> rates, shares;
+  for (auto _ : state) {
+    const double before = read_rate(pool, bytes, std::size_t{1} << 29);
+    const double seconds = seconds_of([&] {
+      for (std::int64_t layer = 0; layer < layers; ++layer) {
+        cache.select_layer(view, layer);
+        flash_attention_paged(context, q.view(), view, out.view(), offsets, {.mask = Mask::causal});
+      }
+    });
+    state.SetIterationTime(seconds);
+    rates.push_back(layer_bytes * double(layers) / seconds);
+    shares.push_back(rates.back() / std::max(before, read_rate(pool, bytes, std::size_t{1} << 29)));
+  }
+  state.counters["GB/s"] = median(rates) * 1e-9;
+  state.counters["of_read"] = median(shares);
+  state.counters["us/layer"] = layer_bytes / median(rates) * 1e6;
+}
+
+BENCHMARK(causal_prefill)
+    ->Args({9, 3, 64, 512, 1})
+    ->Args({9, 3, 64, 512, 0})
+    ->Args({32, 32, 128, 512, 1})
+    ->Args({32, 32, 128, 2048, 1})
+    ->Args({32, 8, 128, 2048, 1})
+    ->Args({32, 32, 128, 512, 0})
+    ->Args({32, 8, 128, 2048, 0})
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK(paged_decode)
+    ->Args({9, 3, 64, 4096, 1, 64})
+    ->Args({9, 3, 64, 4096, 1, 16})
+    ->Args({9, 3, 64, 4096, 0, 64})
+    ->Args({32, 32, 128, 4096, 1, 64})
+    ->Args({32, 8, 128, 4096, 1, 64})
+    ->Args({32, 8, 128, 32768, 1, 64})
+    ->Args({32, 8, 128, 32768, 0, 64})
+    ->UseManualTime()
+    ->Iterations(7)
+    ->Unit(benchmark::kMillisecond);
+
+}  // namespace
+}  // namespace ops_transformer
