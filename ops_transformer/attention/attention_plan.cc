@@ -27,7 +27,7 @@ AttentionPlan plan(const AttentionProblem& problem, const DeviceSpec& device, co
   plan.decode_rows = !policy.deterministic && group <= kMaxDecodeRows;
   plan.split_keys = !policy.deterministic && policy.num_threads > 1;
   // Must not depend on lengths: in deterministic mode the tiles' borders are part of the result.
-  plan.key_tile = 64;
+  plan.key_tile = 128;
   plan.block_rows = (device.vector_bytes == 64 ? 4 : 2) * device.f32_lanes();
   const auto layout =
       FlashTilesLayout::make(problem.head_dim, problem.value_dim, plan.key_tile, plan.block_rows, plan.bf16_dot);

@@ -17,6 +17,16 @@ OPS_TRANSFORMER_INLINE KeyRange visible_keys(const AttentionArgs& args, const At
   return {first < last ? first : last, last};
 }
 
+OPS_TRANSFORMER_INLINE std::int64_t element_bytes_of(DType dtype) noexcept { return dtype == DType::f32 ? 4 : 2; }
+
+// To the second level: there a core has more misses in flight than the first level's buffers hold. Decode with 9:3
+// heads, dim 64, 4096 keys of bf16 from memory: 17.8 GB/s with prefetch to the first level, 16.4 with none, 30.3 so, of
+// 35 that a pure read gives (EPYC Zen 4, 2 threads, Nov 2026).
+OPS_TRANSFORMER_INLINE void prefetch_to_l2(const void* p) noexcept { __builtin_prefetch(p, 0, 2); }
+OPS_TRANSFORMER_INLINE void prefetch_row(const void* p, std::int64_t bytes) noexcept {
+  for (std::int64_t i = 0; i < bytes; i += 64) prefetch_to_l2(static_cast<const char*>(p) + i);
+}
+
 // Element offsets of the rows of keys [first, first + num_keys).
 [[maybe_unused]] void locate_keys(const AttentionArgs& args, const AttentionSequence& sequence, int kv_head,
                                   std::int64_t first, std::int64_t num_keys, std::int64_t* k_offset,

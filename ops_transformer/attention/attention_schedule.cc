@@ -68,68 +68,102 @@ struct Sink {
   }
 };
 
-// Rows that see `keys`: one item, or as many parts of them as their cost is worth.
-void add_rows(const AttentionPlan& plan, AttentionItem item, Keys keys, double cost, double target, Sink& sink) {
-  const std::int64_t num_keys = keys.last - keys.first;
-  std::int64_t num_parts = 1;
-  if (plan.split_keys && cost > 1.5 * target) {
-    num_parts = std::min({std::int64_t(cost / target) + 1, num_keys / plan.split_len, std::int64_t{kMaxParts}});
-  }
-  if (num_parts <= 1) {
-    item.first_key = 0;
-    item.partial = -1;
-    sink.add(item);
-    return;
-  }
-  const std::int64_t step = (num_keys / num_parts + plan.key_tile) / plan.key_tile * plan.key_tile;
-  const std::int64_t begin = keys.first / plan.key_tile * plan.key_tile, end = item.last_key;
-  num_parts = (keys.last - begin + step - 1) / step;
-  const std::int64_t num_rows = item.last_row - item.first_row;
-  sink.add(
-      AttentionMerge{item.sequence, item.kv_head, item.first_row, num_rows, sink.num_partial_rows, int(num_parts)});
-  for (std::int64_t part = 0; part < num_parts; ++part) {
-    item.first_key = begin + part * step;
-    item.last_key = part + 1 == num_parts ? end : item.first_key + step;
-    item.partial = sink.num_partial_rows;
-    sink.num_partial_rows += num_rows;
-    sink.add(item);
-  }
-}
+class Cutter {
+ public:
+  Cutter(const AttentionPlan& plan, const AttentionArgs& args, int num_kv_heads, int num_threads, double cost,
+         Sink& sink)
+      : plan_(plan),
+        args_(args),
+        num_kv_heads_(num_kv_heads),
+        num_threads_(num_threads),
+        left_(cost),
+        equal_share_(cost / double(num_threads * plan.items_per_thread)),
+        sink_(sink) {}
 
-void add_sequence(const AttentionPlan& plan, const AttentionArgs& args, int num_kv_heads,
-                  std::span<const AttentionSequence> sequences, std::int32_t index, double target, Sink& sink) {
-  const AttentionSequence& sequence = sequences[std::size_t(index)];
-  const std::int64_t num_rows = sequence.q_len * args.group;
-  AttentionItem item{index, 0, 0, num_rows, 0, sequence.kv_len, -1};
-  if (takes_decode(plan, args, sequence)) {
-    const Keys keys = keys_of(args, sequence, 0, 0);
-    const double cost = decode_cost(plan, args, keys.last - keys.first);
-    for (item.kv_head = 0; item.kv_head < num_kv_heads; ++item.kv_head) {
-      add_rows(plan, item, keys, cost, target, sink);
+  void add_sequence(const AttentionSequence& sequence, std::int32_t index) {
+    AttentionItem item{index, 0, 0, sequence.q_len * args_.group, 0, sequence.kv_len, -1};
+    if (takes_decode(plan_, args_, sequence)) {
+      const Keys keys = keys_of(args_, sequence, 0, 0);
+      add_rows(item, keys, decode_cost(plan_, args_, keys.last - keys.first));
+    } else {
+      add_blocks(sequence, item);
     }
-    return;
   }
-  // From the last rows to the first, which under a causal mask is from the longest to the shortest.
-  for (std::int64_t end = num_blocks(plan, args, sequence); end > 0;) {
-    std::int64_t begin = end;
-    double cost = 0;
-    Keys keys{0, 0};
-    while (begin > 0 && end - begin < plan.blocks_per_item) {
-      keys = keys_of_block(plan, args, sequence, begin - 1);
-      const double block_cost = plan.tile_cost * double(keys.last - keys.first);
-      if (begin < end && cost + block_cost > target) break;
-      cost += block_cost;
-      --begin;
+
+ private:
+  // From the last rows to the first, which under a causal mask is from the longest to the shortest; the items shrink
+  // with what is left, so that the threads end together.
+  void add_blocks(const AttentionSequence& sequence, AttentionItem item) {
+    const std::int64_t num_rows = item.last_row;
+    for (std::int64_t end = num_blocks(plan_, args_, sequence); end > 0;) {
+      const double share = left_ / double(3 * num_threads_);
+      std::int64_t begin = end;
+      double cost = 0;
+      Keys keys{0, 0};
+      while (begin > 0 && end - begin < plan_.blocks_per_item) {
+        const Keys block_keys = keys_of_block(plan_, args_, sequence, begin - 1);
+        const double block_cost = plan_.tile_cost * double(block_keys.last - block_keys.first);
+        if (begin < end && cost + block_cost > share && num_threads_ > 1) break;
+        keys = block_keys;
+        cost += block_cost;
+        --begin;
+      }
+      item.first_row = begin * plan_.block_rows;
+      item.last_row = std::min(num_rows, end * plan_.block_rows);
+      if (end - begin == 1) {
+        add_rows(item, keys, cost);
+      } else {
+        add_whole(item);
+        left_ -= cost * num_kv_heads_;
+      }
+      end = begin;
     }
-    if (end - begin > 1) cost = 0;  // several blocks are not split
-    item.first_row = begin * plan.block_rows;
-    item.last_row = std::min(num_rows, end * plan.block_rows);
-    for (item.kv_head = 0; item.kv_head < num_kv_heads; ++item.kv_head) {
-      add_rows(plan, item, keys, cost, target, sink);
-    }
-    end = begin;
   }
-}
+
+  void add_whole(AttentionItem item) {
+    for (item.kv_head = 0; item.kv_head < num_kv_heads_; ++item.kv_head) sink_.add(item);
+  }
+
+  // For every head, rows that see `keys` at `cost`: one item, or equal parts of the keys that are worth one each.
+  void add_rows(AttentionItem item, Keys keys, double cost) {
+    left_ -= cost * num_kv_heads_;
+    const std::int64_t first_tile = keys.first / plan_.key_tile;
+    const std::int64_t num_tiles = (keys.last + plan_.key_tile - 1) / plan_.key_tile - first_tile;
+    const std::int64_t num_parts = parts_of(keys.last - keys.first, cost);
+    if (num_parts <= 1) return add_whole(item);
+    const std::int64_t num_rows = item.last_row - item.first_row, end = item.last_key;
+    for (item.kv_head = 0; item.kv_head < num_kv_heads_; ++item.kv_head) {
+      sink_.add(AttentionMerge{item.sequence, item.kv_head, item.first_row, num_rows, sink_.num_partial_rows,
+                               int(num_parts)});
+      for (std::int64_t part = 0; part < num_parts; ++part) {
+        const auto border = [&](std::int64_t i) { return (first_tile + num_tiles * i / num_parts) * plan_.key_tile; };
+        item.first_key = border(part);
+        item.last_key = part + 1 == num_parts ? end : border(part + 1);
+        item.partial = sink_.num_partial_rows;
+        sink_.num_partial_rows += num_rows;
+        sink_.add(item);
+      }
+    }
+  }
+
+  // As many as make the heads' parts divide among the threads.
+  std::int64_t parts_of(std::int64_t num_keys, double cost) const {
+    if (!plan_.split_keys || cost <= 1.5 * equal_share_) return 1;
+    const std::int64_t most = std::min(num_keys / plan_.split_len, std::int64_t{kMaxParts});
+    const auto wanted = std::int64_t(cost / equal_share_ + 0.99);
+    for (std::int64_t parts = wanted; parts < wanted + num_threads_ && parts <= most; ++parts) {
+      if (parts * num_kv_heads_ % num_threads_ == 0) return parts;
+    }
+    return std::min(wanted, most);
+  }
+
+  const AttentionPlan& plan_;
+  const AttentionArgs& args_;
+  const int num_kv_heads_, num_threads_;
+  double left_;               // cost of what has not been cut yet
+  const double equal_share_;  // of a split
+  Sink& sink_;
+};
 
 }  // namespace
 
@@ -137,10 +171,10 @@ AttentionSchedule schedule(const AttentionPlan& plan, const AttentionArgs& args,
                            std::span<const AttentionSequence> sequences, int num_threads, Arena& arena) {
   double cost = 0;
   for (const AttentionSequence& sequence : sequences) cost += total_cost(plan, args, sequence) * num_kv_heads;
-  const double target = cost / double(num_threads * plan.items_per_thread);
   const auto pass = [&](Sink& sink) {
+    Cutter cutter(plan, args, num_kv_heads, num_threads, cost, sink);
     for (std::size_t i = 0; i < sequences.size(); ++i) {
-      add_sequence(plan, args, num_kv_heads, sequences, std::int32_t(i), target, sink);
+      if (sequences[i].q_len > 0) cutter.add_sequence(sequences[i], std::int32_t(i));
     }
   };
   Sink count;

@@ -11,11 +11,6 @@ inline constexpr int kRowsAtOnce = 2, kValueVectors = 4;  // 2 x 4 sums, 4 keys,
 inline constexpr int kKeysAtOnce = 4;
 inline constexpr int kBlockKeys = 64;
 
-// To the second level: there a core has more misses in flight than the first level's buffers hold. 9:3 heads, dim 64,
-// 4096 keys of bf16 from memory: 17.8 GB/s with prefetch to the first level, 16.4 with none, 30.3 so, of 35 that a pure
-// read gives (EPYC Zen 4, 2 threads, Nov 2026).
-OPS_TRANSFORMER_INLINE void prefetch_to_l2(const void* p) noexcept { __builtin_prefetch(p, 0, 2); }
-
 // Where the keys of a block lie. Past the last key the offset of the last one repeats.
 struct KeyRows {
   std::int64_t k[kBlockKeys], v[kBlockKeys];
@@ -171,10 +166,7 @@ void score_rows(const AttentionArgs& args, const KeyRows& rows, const KeyRows& n
       }
       // The next block's keys, row by row: a burst of prefetches is dropped when the miss buffers are full.
       for (int i = 0; i < kKeysAtOnce; ++i) {
-        const char* line = reinterpret_cast<const char*>(k + next.k[first + i]);
-        for (std::int64_t byte = 0; byte < args.head_dim * std::int64_t(sizeof(Element)); byte += 64) {
-          prefetch_to_l2(line + byte);
-        }
+        prefetch_row(k + next.k[first + i], args.head_dim * std::int64_t(sizeof(Element)));
       }
       for (std::int64_t step = 0; step < whole; ++step) {
         F32 row[kKeysAtOnce];

@@ -70,13 +70,16 @@ template <class Format>
 void pack_queries(const AttentionArgs& args, const AttentionSequence& sequence, const AttentionItem& item,
                   const FlashTilesLayout& layout, Block& block) noexcept {
   const I32 sign = splat_int(args.negate_q ? Format::kSignBits : 0);
+  std::int64_t offsets[kBlockLanes];
+  const std::int64_t bytes = element_bytes_of(args.q_dtype);
+  for (std::int64_t i = 0; i < block.num_rows; ++i) {
+    offsets[i] = q_offset(args, sequence, row_place(args, item, block.first_row + i));
+    prefetch_row(static_cast<const char*>(args.q) + offsets[i] * bytes, args.head_dim * bytes);
+  }
   for (int v = 0; v < kTileVectors; ++v) {
     const std::int64_t left = block.num_rows - v * kLanes;
     const int num_rows = int(left < 0 ? 0 : left < kLanes ? left : kLanes);
-    std::int64_t offset[kLanes];
-    for (int i = 0; i < num_rows; ++i) {
-      offset[i] = q_offset(args, sequence, row_place(args, item, block.first_row + v * kLanes + i));
-    }
+    const std::int64_t* offset = offsets + v * kLanes;
     for (std::int64_t unit = 0; unit < layout.q_units; unit += kLanes) {
       F32 rows[kLanes];
       for (int i = 0; i < kLanes; ++i) {
@@ -91,10 +94,27 @@ void pack_queries(const AttentionArgs& args, const AttentionSequence& sequence, 
   }
 }
 
+// Where tile `first` of the item's keys up to `last_key` lies; no keys past the end.
+void find_tile(const AttentionArgs& args, const AttentionSequence& sequence, const AttentionItem& item,
+               std::int64_t first, std::int64_t last_key, KeyTile& tile) noexcept {
+  const std::int64_t left = last_key - first;
+  tile.first = first;
+  tile.num_keys = left < 0 ? 0 : left < args.key_tile ? left : args.key_tile;
+  locate_keys(args, sequence, item.kv_head, first, tile.num_keys, tile.k_offset, tile.v_offset);
+}
+
+// Keys [begin, end) of a tile that will be packed later.
+void prefetch_tile(const AttentionArgs& args, const KeyTile& tile, std::int64_t begin, std::int64_t end) noexcept {
+  const std::int64_t bytes = element_bytes_of(args.kv_dtype);
+  for (std::int64_t key = begin; key < end && key < tile.num_keys; ++key) {
+    prefetch_row(static_cast<const char*>(args.k) + tile.k_offset[key] * bytes, args.head_dim * bytes);
+    prefetch_row(static_cast<const char*>(args.v) + tile.v_offset[key] * bytes, args.value_dim * bytes);
+  }
+}
+
 template <class Format>
-void pack_keys(const AttentionArgs& args, const AttentionSequence& sequence, const AttentionItem& item,
-               const FlashTilesLayout& layout, const Workspace& work, KeyTile& tile) noexcept {
-  locate_keys(args, sequence, item.kv_head, tile.first, tile.num_keys, tile.k_offset, tile.v_offset);
+void pack_keys(const AttentionArgs& args, const FlashTilesLayout& layout, const Workspace& work,
+               KeyTile& tile) noexcept {
   float* row = reinterpret_cast<float*>(work.k);
   for (std::int64_t key = 0; key < tile.num_keys; ++key, row += layout.k_stride) {
     for (std::int64_t unit = 0; unit < layout.q_units; unit += kLanes) {
@@ -330,12 +350,19 @@ OPS_TRANSFORMER_INLINE void attend(const AttentionArgs& args, const AttentionSeq
     first_key = first_key < block.first_key ? first_key : block.first_key;
     last_key = last_key > block.last_key ? last_key : block.last_key;
   }
-  KeyTile tile;
-  for (std::int64_t key = first_key - first_key % args.key_tile; key < last_key; key += args.key_tile) {
-    tile.first = key;
-    tile.num_keys = last_key - key < args.key_tile ? last_key - key : args.key_tile;
-    pack_keys<Format>(args, sequence, item, layout, work, tile);
-    for (int b = 0; b < num_blocks; ++b) attend_tile<Format>(args, layout, blocks[b], tile, work);
+  KeyTile tiles[2];
+  int current = 0;
+  const std::int64_t begin = first_key - first_key % args.key_tile;
+  if (begin < last_key) find_tile(args, sequence, item, begin, last_key, tiles[0]);
+  const std::int64_t ahead = args.key_tile / num_blocks + 1;  // keys of the next tile to fetch with each block
+  for (std::int64_t key = begin; key < last_key; key += args.key_tile, current ^= 1) {
+    KeyTile &tile = tiles[current], &next = tiles[current ^ 1];
+    find_tile(args, sequence, item, key + args.key_tile, last_key, next);
+    pack_keys<Format>(args, layout, work, tile);
+    for (int b = 0; b < num_blocks; ++b) {
+      prefetch_tile(args, next, b * ahead, (b + 1) * ahead);
+      attend_tile<Format>(args, layout, blocks[b], tile, work);
+    }
   }
   for (int b = 0; b < num_blocks; ++b) finish_block(args, sequence, item, blocks[b]);
 }
