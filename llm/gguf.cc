@@ -31,18 +31,13 @@ GgufFile GgufFile::open(const std::string& path) {
   }
   GgufFile file;
   file.path_ = path;
-  const auto size = static_cast<std::size_t>(status.st_size);
-  if (size > 0) {
+  file.descriptor_ = descriptor;
+  if (const auto size = static_cast<std::size_t>(status.st_size); size > 0) {
     void* base = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, 0);
-    const int map_error = errno;
-    ::close(descriptor);
     if (base == MAP_FAILED) {
-      throw SystemFailure(fmt::format("{}: {} bytes can't be mapped: {}", path, size, std::strerror(map_error)));
+      throw SystemFailure(fmt::format("{}: {} bytes can't be mapped: {}", path, size, std::strerror(errno)));
     }
     file.bytes_ = {static_cast<const std::byte*>(base), size};
-    file.mapped_ = true;
-  } else {
-    ::close(descriptor);
   }
   GgufParser(file).parse();
   return file;
@@ -64,7 +59,7 @@ GgufFile::GgufFile(GgufFile&& other) noexcept { *this = std::move(other); }
 GgufFile& GgufFile::operator=(GgufFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(bytes_, other.bytes_);
-  std::swap(mapped_, other.mapped_);
+  std::swap(descriptor_, other.descriptor_);
   std::swap(version_, other.version_);
   std::swap(alignment_, other.alignment_);
   std::swap(metadata_, other.metadata_);
@@ -74,7 +69,9 @@ GgufFile& GgufFile::operator=(GgufFile&& other) noexcept {
 }
 
 GgufFile::~GgufFile() {
-  if (mapped_) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+  if (descriptor_ < 0) return;
+  if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+  ::close(descriptor_);
 }
 
 const GgufTensor* GgufFile::find_tensor(std::string_view name) const noexcept {
@@ -89,8 +86,28 @@ const GgufTensor& GgufFile::tensor(std::string_view name) const {
   return *found;
 }
 
+void GgufFile::read(const GgufTensor& tensor, std::size_t offset, std::span<std::byte> out) const {
+  if (offset > tensor.bytes || out.size() > tensor.bytes - offset) {
+    throw InvalidArgument(fmt::format("read: {} bytes from offset {} reach past tensor {} of {} bytes", out.size(),
+                                      offset, tensor.name, tensor.bytes));
+  }
+  if (descriptor_ < 0) {
+    std::ranges::copy(data(tensor).subspan(offset, out.size()), out.begin());
+    return;
+  }
+  for (std::size_t done = 0; done < out.size();) {
+    const ssize_t n = ::pread(descriptor_, out.data() + done, out.size() - done, off_t(tensor.offset + offset + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      throw SystemFailure(fmt::format("{}: tensor {} can't be read: {}", path_, tensor.name,
+                                      n < 0 ? std::strerror(errno) : "the file was cut"));
+    }
+    done += std::size_t(n);
+  }
+}
+
 void GgufFile::drop_pages(const GgufTensor& tensor) const noexcept {
-  if (!mapped_) return;
+  if (descriptor_ < 0) return;
   // Pages shared with a neighbour go too: a read-only file page comes back unchanged on the next touch.
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   const std::size_t begin = tensor.offset / page * page;

@@ -104,6 +104,10 @@ class OPS_TRANSFORMER_API GgufFile {
   std::span<const std::byte> data(const GgufTensor& tensor) const noexcept {
     return bytes_.subspan(tensor.offset, tensor.bytes);
   }
+  /// Copies out.size() bytes of a tensor, from `offset` of it on, without mapping their pages: for rows that are looked
+  /// up now and then. Throws InvalidArgument (past the tensor's end) or SystemFailure (the file can't be read, or was
+  /// cut).
+  void read(const GgufTensor& tensor, std::size_t offset, std::span<std::byte> out) const;
   /// Gives the pages under a tensor back (a later read loads them again), so that packing a whole model never holds
   /// file and packed weights at once. Nothing to do for a file in memory.
   void drop_pages(const GgufTensor& tensor) const noexcept;
@@ -113,7 +117,7 @@ class OPS_TRANSFORMER_API GgufFile {
   GgufFile() = default;
   std::string path_;
   std::span<const std::byte> bytes_;
-  bool mapped_ = false;
+  int descriptor_ = -1;  // open while mapped; -1 for a file in memory
   std::uint32_t version_ = 0;
   std::size_t alignment_ = 32;
   GgufMetadata metadata_;

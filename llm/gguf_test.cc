@@ -341,6 +341,28 @@ TEST(Gguf, WhatCannotBeOpened) {
   EXPECT_THROW(GgufFile::from_memory(bytes.span().subspan(1)), InvalidArgument);
 }
 
+TEST(Gguf, ReadCopiesWithoutMapping) {
+  GgufWriter writer;
+  writer.add_tensor("t", DType::s8, {64}, std::string(32, 'a') + std::string(32, 'b'));
+  const TemporaryFile on_disk(writer.bytes());
+  const AlignedBytes in_memory(writer.bytes());
+  const auto check = [](const GgufFile& file) {
+    const GgufTensor& tensor = file.tensor("t");
+    std::byte out[4];
+    file.read(tensor, 30, out);
+    EXPECT_EQ(std::string(reinterpret_cast<const char*>(out), 4), "aabb");
+    file.read(tensor, 60, out);
+    EXPECT_THROW(file.read(tensor, 61, out), InvalidArgument);
+    EXPECT_THROW(file.read(tensor, std::size_t(-1), out), InvalidArgument);
+  };
+  check(GgufFile::from_memory(in_memory.span()));
+  const GgufFile file = GgufFile::open(on_disk.path());
+  check(file);
+  ASSERT_EQ(::truncate(on_disk.path().c_str(), off_t(file.tensor("t").offset)), 0);
+  std::byte out[4];
+  EXPECT_THROW(file.read(file.tensor("t"), 0, out), SystemFailure);
+}
+
 TEST(Gguf, MovesKeepViews) {
   const TemporaryFile on_disk(small_file().bytes());
   GgufFile first = GgufFile::open(on_disk.path());

@@ -39,6 +39,10 @@ class Llama final : public Model {
     const ModelConfig& c = config();
     WeightLoader loader(context, file(), options);
     rope_ = loader.rope_table(c, RopeStyle::interleaved);
+    // The largest matrix first: its file pages are dropped before the others are read, which keeps the peak low.
+    output_norm_ = loader.vector("output_norm.weight", c.hidden_size);
+    const bool untied = file().find_tensor("output.weight") != nullptr;
+    output_ = loader.linear({{untied ? "output" : "token_embd", c.vocab_size}}, c.hidden_size);
     layers_.resize(std::size_t(c.num_layers));
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       const std::string block = fmt::format("blk.{}.", i);
@@ -52,9 +56,6 @@ class Llama final : public Model {
       layer.gate_up = loader.gate_up(block + "ffn_gate", block + "ffn_up", c.intermediate_size, c.hidden_size);
       layer.down = loader.linear({{block + "ffn_down", c.hidden_size}}, c.intermediate_size);
     }
-    output_norm_ = loader.vector("output_norm.weight", c.hidden_size);
-    const bool untied = file().find_tensor("output.weight") != nullptr;
-    output_ = loader.linear({{untied ? "output" : "token_embd", c.vocab_size}}, c.hidden_size);
     memory_ = loader.release_memory();
     if (embedding_.cols() != std::size_t(c.hidden_size)) {
       throw InvalidFile(
@@ -80,6 +81,9 @@ class Llama final : public Model {
       return TensorView(arena.allocate<float>(std::size_t(rows * cols)).data(), DType::f32, {rows, cols});
     };
 
+    const TensorView x = matrix(num_tokens, c.hidden_size), h = matrix(num_tokens, c.hidden_size);
+    embed(arena, batch.tokens, x);  // may fail where the file has changed: before the cache does
+
     // Positions and cache slots of the new tokens.
     auto positions = arena.allocate<std::int64_t>(batch.tokens.size());
     auto slots = arena.allocate<std::int64_t>(batch.tokens.size());
@@ -88,7 +92,6 @@ class Llama final : public Model {
     append(pool, batch, positions, slots, offsets, sequences);
     const ConstTensorView position_view(positions.data(), DType::i64, {num_tokens});
 
-    const TensorView x = matrix(num_tokens, c.hidden_size), h = matrix(num_tokens, c.hidden_size);
     const TensorView qkv = matrix(num_tokens, c.q_size() + 2 * c.kv_size());
     const TensorView attended = matrix(num_tokens, c.q_size());
     const TensorView gated = matrix(num_tokens, c.intermediate_size);
@@ -101,7 +104,6 @@ class Llama final : public Model {
     const TensorView attended_heads(attended.data(), DType::f32, {num_tokens, c.num_q_heads, c.head_dim});
 
     PagedKvView cache = pool.view(0, sequences);
-    embed(call, batch.tokens, x);
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       const Layer& layer = layers_[i];
       rms_norm(context, x, weight_view(layer.attention_norm), h, {.eps = c.norm_eps});
@@ -151,16 +153,15 @@ class Llama final : public Model {
     offsets[batch.slices.size()] = row;
   }
 
-  void embed(CallScope& call, std::span<const std::int32_t> tokens, const TensorView& x) const {
+  // Rows are read, not mapped: a page touched for each would keep up to 30 MB of SmolLM2's table resident.
+  void embed(Arena& arena, std::span<const std::int32_t> tokens, const TensorView& x) const {
     const std::size_t row_bytes = embedding_.bytes / embedding_.rows();
-    const std::byte* table = file().data(embedding_).data();
-    const std::int64_t hidden = config().hidden_size;
-    call.parallel_for((tokens.size() + 15) / 16, [&](std::size_t item, int) {
-      for (std::size_t i = item * 16; i < std::min(tokens.size(), item * 16 + 16); ++i) {
-        dequantise_rows(embedding_.dtype, table + std::size_t(tokens[i]) * row_bytes, hidden,
-                        x.as<float>() + std::int64_t(i) * hidden);
-      }
-    });
+    const auto row = arena.allocate<std::byte>(row_bytes);
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      file().read(embedding_, std::size_t(tokens[i]) * row_bytes, row);
+      dequantise_rows(embedding_.dtype, row.data(), config().hidden_size,
+                      x.as<float>() + std::int64_t(i) * config().hidden_size);
+    }
   }
 
   const GgufTensor& embedding_;
