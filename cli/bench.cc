@@ -123,6 +123,7 @@ Json measure(const Options& options) {
   ProgressBar bar("bench");
   fill(*subject, options.depth, logits);
   std::vector<double> prefill, decode;
+  const Profiling profiling(context, options.model);
   for (int round = -1; round < options.repeat; ++round) {  // the first one warms up and is not counted
     bar.update(double(round + 1) / double(options.repeat + 1));
     const auto timed = [&](std::vector<double>& rates, std::int64_t tokens, auto work) {

@@ -10,6 +10,7 @@
 
 #include "llm/model.h"
 #include "ops_transformer/base/context.h"
+#include "ops_transformer/profiler/profiler.h"
 
 namespace ops_transformer::cli {
 
@@ -30,6 +31,21 @@ struct ModelOptions {
   ContextOptions context() const;
   /// Loads with a progress bar on stderr where that is a terminal.
   std::unique_ptr<llm::Model> load(Context& context) const;
+};
+
+/// Profiles a context while it lives, where --profile asks for it: then writes the trace and prints the table on
+/// stderr.
+class Profiling {
+ public:
+  Profiling(Context& context, const ModelOptions& options);
+  ~Profiling();
+  Profiling(const Profiling&) = delete;
+  Profiling& operator=(const Profiling&) = delete;
+
+ private:
+  Context& context_;
+  std::string path_;
+  std::unique_ptr<Profiler> profiler_;
 };
 
 void print_json(const Json& json);

@@ -35,6 +35,7 @@ void run(const Options& options) {
   if (!options.prompt_file.empty()) prompts.push_back(read_text(options.prompt_file));
   Context context(options.model.context());
   const auto model = options.model.load(context);
+  const Profiling profiling(context, options.model);
   const double loaded = seconds_since_start();
 
   std::vector<llm::GenerateRequest> requests;

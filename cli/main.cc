@@ -58,6 +58,8 @@ void ModelOptions::add_to(CLI::App& command, bool needs_model) {
   command.add_option("-t,--threads", threads, "threads to use (default: the CPUs this process may use)");
   command.add_flag("--json", json, "print one JSON object on standard output");
   command.add_flag("--exact", exact, "f32 arithmetic on dequantised weights and an f32 cache");
+  command.add_option("--profile", profile,
+                     "write a Chrome trace of every operator call to this file, and print totals");
   command.add_flag("--deterministic", deterministic, "the same bits for any thread count, chunking and batch");
 }
 
@@ -69,6 +71,23 @@ std::unique_ptr<llm::Model> ModelOptions::load(Context& context) const {
   options.arithmetic = exact ? Arithmetic::exact : Arithmetic::fast;
   options.progress = [&bar](std::size_t done, std::size_t all) { bar.update(double(done) / double(all)); };
   return llm::load_model(context, model, options);
+}
+
+Profiling::Profiling(Context& context, const ModelOptions& options) : context_(context), path_(options.profile) {
+  if (path_.empty()) return;
+  profiler_ = std::make_unique<Profiler>();
+  context_.set_profiler(profiler_.get());
+}
+
+Profiling::~Profiling() {
+  if (!profiler_) return;
+  context_.set_profiler(nullptr);
+  fmt::print(stderr, "\n{}", profiler_->table());
+  try {
+    profiler_->write_trace(path_);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "ops-transformer: {}\n", error.what());
+  }
 }
 
 void print_json(const Json& json) { std::cout << json.dump(2, ' ', false, Json::error_handler_t::replace) << '\n'; }

@@ -19,6 +19,7 @@ void run(Options options) {
   const std::string text = read_text(options.file);
   Context context(options.model.context());
   const auto model = options.model.load(context);
+  const Profiling profiling(context, options.model);
   const auto tokens = model->tokenizer().encode(text);
   ProgressBar bar("perplexity");
   options.perplexity.progress = [&bar](std::int64_t done, std::int64_t all, double so_far) {

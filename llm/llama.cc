@@ -11,7 +11,7 @@
 #include "ops_transformer/attention/flash_attention.h"
 #include "ops_transformer/ffn/gated_linear.h"
 #include "ops_transformer/gemm/dequantise.h"
-#include "ops_transformer/kv_cache/kv_write.h"
+#include "ops_transformer/kv_cache/rope_kv_write.h"
 #include "ops_transformer/norm/rms_norm.h"
 #include "ops_transformer/posembedding/rope.h"
 
@@ -109,9 +109,7 @@ class Llama final : public Model {
       rms_norm(context, x, weight_view(layer.attention_norm), h, {.eps = c.norm_eps});
       layer.qkv.run(context, h, qkv, {.arithmetic = arithmetic()});
       pool.select_layer(cache, std::int64_t(i));
-      rotary_embedding(context, q, position_view, *rope_, q);
-      rotary_embedding(context, k, position_view, *rope_, k);
-      kv_write(context, k, v, slots, pool.pages(std::int64_t(i)));
+      rope_kv_write(context, q, k, v, position_view, *rope_, slots, pool.pages(std::int64_t(i)));
       flash_attention_paged(context, q, cache, attended_heads, offsets, attention_options());
       layer.attention_output.run(context, attended, x, {.residual = x, .arithmetic = arithmetic()});
       rms_norm(context, x, weight_view(layer.ffn_norm), h, {.eps = c.norm_eps});
