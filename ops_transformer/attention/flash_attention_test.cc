@@ -36,79 +36,113 @@ std::vector<std::int64_t> strides_of(std::int64_t heads, std::int64_t len, std::
                      : std::vector<std::int64_t>{heads * len * dim, len * dim, dim, 1};
 }
 
-// Every element of out and lse against float64.
+// Inputs of a shape, and every row of the result in float64 with its bounds.
 template <class T>
-void expect_matches_reference(Context& context, const Shape& s) {
-  SCOPED_TRACE(testing::Message() << isa_name(context.isa()) << " B" << s.batch << " H" << s.num_q_heads << ":"
-                                  << s.num_kv_heads << " L" << s.q_len << ":" << s.kv_len << " D" << s.head_dim << ":"
-                                  << s.value_dim << " causal " << (s.options.mask == Mask::causal) << " deterministic "
-                                  << context.deterministic() << " token_major " << s.token_major);
-  test::Random random(11);
-  const std::int64_t stored_heads = s.expanded_keys ? 1 : s.num_kv_heads;
-  GuardedBuffer<T> q(std::size_t(s.batch * s.num_q_heads * s.q_len * s.head_dim)),
-      k(std::size_t(s.batch * stored_heads * s.kv_len * s.head_dim)),
-      v(std::size_t(s.batch * stored_heads * s.kv_len * s.value_dim)),
-      out(std::size_t(s.batch * s.num_q_heads * s.q_len * s.value_dim));
-  GuardedBuffer<float> lse(std::size_t(s.batch * s.num_q_heads * s.q_len));
-  test::fill_normal(q, random, s.q_size);
-  test::fill_normal(k, random);
-  test::fill_normal(v, random);
-  const auto view = [&](T* data, std::int64_t heads, std::int64_t len, std::int64_t dim, bool expanded) {
-    auto strides = strides_of(expanded ? 1 : heads, len, dim, s.token_major);
-    if (expanded) strides[1] = 0;
-    return TensorView(data, kDType<T>, std::vector<std::int64_t>{s.batch, heads, len, dim}, strides);
-  };
-  const TensorView q_view = view(q.data(), s.num_q_heads, s.q_len, s.head_dim, false),
-                   k_view = view(k.data(), s.num_kv_heads, s.kv_len, s.head_dim, s.expanded_keys),
-                   v_view = view(v.data(), s.num_kv_heads, s.kv_len, s.value_dim, s.expanded_keys),
-                   out_view = view(out.data(), s.num_q_heads, s.q_len, s.value_dim, false);
-  FlashAttentionOptions options = s.options;
-  options.lse = TensorView(lse.data(), DType::f32, {s.batch, s.num_q_heads, s.q_len});
-  flash_attention(context, q_view, k_view, v_view, out_view, options);
+class Problem {
+ public:
+  explicit Problem(const Shape& shape)
+      : s_(shape),
+        stored_heads_(shape.expanded_keys ? 1 : shape.num_kv_heads),
+        q_(std::size_t(shape.batch * shape.num_q_heads * shape.q_len * shape.head_dim)),
+        k_(std::size_t(shape.batch * stored_heads_ * shape.kv_len * shape.head_dim)),
+        v_(std::size_t(shape.batch * stored_heads_ * shape.kv_len * shape.value_dim)) {
+    test::Random random(11);
+    test::fill_normal(q_, random, shape.q_size);
+    test::fill_normal(k_, random);
+    test::fill_normal(v_, random);
+    compute_rows();
+  }
 
-  const double scale = options.softmax_scale ? double(*options.softmax_scale) : 1 / std::sqrt(double(s.head_dim));
-  const std::int64_t left = options.window == kNoWindow ? options.window_left : options.window - 1;
-  const std::int64_t right = options.mask == Mask::causal ? 0 : options.window_right;
-  const double weight_error = kDType<T> == DType::bf16 ? 2 * test::epsilon(DType::bf16) : 0;
-  const auto at = [](const TensorView& t, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t d) {
-    return double(to_float(t.as<T>()[b * t.stride(0) + h * t.stride(1) + i * t.stride(2) + d]));
-  };
-  for (std::int64_t b = 0; b < s.batch; ++b) {
-    for (std::int64_t h = 0; h < s.num_q_heads; ++h) {
-      const std::int64_t kv = h / (s.num_q_heads / s.num_kv_heads);
-      for (std::int64_t i = 0; i < s.q_len; ++i) {
-        std::vector<double> query;
-        for (std::int64_t d = 0; d < s.head_dim; ++d) query.push_back(at(q_view, b, h, i, d));
-        const auto row = reference::attention_row(
-            query, [&](std::int64_t j, std::int64_t d) { return at(k_view, b, kv, j, d); },
-            [&](std::int64_t j, std::int64_t d) { return at(v_view, b, kv, j, d); }, s.value_dim,
-            reference::visible_keys(i, s.q_len, s.kv_len, left, right), scale);
-        const double score_error = test::tolerance(double(s.head_dim), row.score_magnitude, 0, DType::f32);
-        const double n = double(row.num_keys);
-        for (std::int64_t d = 0; d < s.value_dim; ++d) {
-          const double expected = row.out[std::size_t(d)], magnitude = row.magnitude[std::size_t(d)];
-          const double bound =
-              (2 * score_error + weight_error) * magnitude + test::tolerance(n, magnitude, expected, kDType<T>);
-          ASSERT_NEAR(at(out_view, b, h, i, d), expected, bound) << "b " << b << " h " << h << " i " << i << " d " << d;
-        }
-        const float got = lse[std::size_t((b * s.num_q_heads + h) * s.q_len + i)];
-        if (row.num_keys == 0) {
-          ASSERT_TRUE(std::isinf(got) && got < 0) << got;
-        } else {
-          ASSERT_NEAR(got, row.lse, score_error + weight_error + test::tolerance(n, 1, row.lse, DType::f32));
+  void expect_matches(Context& context) const {
+    SCOPED_TRACE(testing::Message() << isa_name(context.isa()) << " threads " << context.num_threads() << " B"
+                                    << s_.batch << " H" << s_.num_q_heads << ":" << s_.num_kv_heads << " L" << s_.q_len
+                                    << ":" << s_.kv_len << " D" << s_.head_dim << ":" << s_.value_dim << " causal "
+                                    << (s_.options.mask == Mask::causal) << " deterministic " << context.deterministic()
+                                    << " token_major " << s_.token_major);
+    GuardedBuffer<T> out(std::size_t(s_.batch * s_.num_q_heads * s_.q_len * s_.value_dim));
+    GuardedBuffer<float> lse(std::size_t(s_.batch * s_.num_q_heads * s_.q_len));
+    const TensorView out_view(out.data(), kDType<T>,
+                              std::vector<std::int64_t>{s_.batch, s_.num_q_heads, s_.q_len, s_.value_dim},
+                              strides_of(s_.num_q_heads, s_.q_len, s_.value_dim, s_.token_major));
+    FlashAttentionOptions options = s_.options;
+    options.lse = TensorView(lse.data(), DType::f32, {s_.batch, s_.num_q_heads, s_.q_len});
+    flash_attention(context, q_view(), k_view(), v_view(), out_view, options);
+    const double weight_error = kDType<T> == DType::bf16 ? 2 * test::epsilon(DType::bf16) : 0;
+    std::size_t index = 0;
+    for (std::int64_t b = 0; b < s_.batch; ++b) {
+      for (std::int64_t h = 0; h < s_.num_q_heads; ++h) {
+        for (std::int64_t i = 0; i < s_.q_len; ++i, ++index) {
+          const reference::AttentionRow& row = rows_[index];
+          const double score_error = test::tolerance(double(s_.head_dim), row.score_magnitude, 0, DType::f32);
+          const double n = double(row.num_keys);
+          for (std::int64_t d = 0; d < s_.value_dim; ++d) {
+            const double expected = row.out[std::size_t(d)], magnitude = row.magnitude[std::size_t(d)];
+            const double bound =
+                (2 * score_error + weight_error) * magnitude + test::tolerance(n, magnitude, expected, kDType<T>);
+            ASSERT_NEAR(at(out_view, b, h, i, d), expected, bound)
+                << "b " << b << " h " << h << " i " << i << " d " << d;
+          }
+          if (row.num_keys == 0) {
+            ASSERT_TRUE(std::isinf(lse[index]) && lse[index] < 0) << lse[index];
+          } else {
+            ASSERT_NEAR(lse[index], row.lse, score_error + weight_error + test::tolerance(n, 1, row.lse, DType::f32));
+          }
         }
       }
     }
   }
-}
+
+ private:
+  ConstTensorView view(const GuardedBuffer<T>& data, std::int64_t heads, std::int64_t len, std::int64_t dim,
+                       bool expanded) const {
+    auto strides = strides_of(expanded ? 1 : heads, len, dim, s_.token_major);
+    if (expanded) strides[1] = 0;
+    return ConstTensorView(data.data(), kDType<T>, std::vector<std::int64_t>{s_.batch, heads, len, dim}, strides);
+  }
+  ConstTensorView q_view() const { return view(q_, s_.num_q_heads, s_.q_len, s_.head_dim, false); }
+  ConstTensorView k_view() const { return view(k_, s_.num_kv_heads, s_.kv_len, s_.head_dim, s_.expanded_keys); }
+  ConstTensorView v_view() const { return view(v_, s_.num_kv_heads, s_.kv_len, s_.value_dim, s_.expanded_keys); }
+
+  static double at(const ConstTensorView& t, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t d) {
+    return double(to_float(t.as<T>()[b * t.stride(0) + h * t.stride(1) + i * t.stride(2) + d]));
+  }
+
+  void compute_rows() {
+    const FlashAttentionOptions& o = s_.options;
+    const double scale = o.softmax_scale ? double(*o.softmax_scale) : 1 / std::sqrt(double(s_.head_dim));
+    const std::int64_t left = o.window == kNoWindow ? o.window_left : o.window - 1;
+    const std::int64_t right = o.mask == Mask::causal ? 0 : o.window_right;
+    for (std::int64_t b = 0; b < s_.batch; ++b) {
+      for (std::int64_t h = 0; h < s_.num_q_heads; ++h) {
+        const std::int64_t kv = h / (s_.num_q_heads / s_.num_kv_heads);
+        for (std::int64_t i = 0; i < s_.q_len; ++i) {
+          std::vector<double> query;
+          for (std::int64_t d = 0; d < s_.head_dim; ++d) query.push_back(at(q_view(), b, h, i, d));
+          rows_.push_back(reference::attention_row(
+              query, [&, k = k_view()](std::int64_t j, std::int64_t d) { return at(k, b, kv, j, d); },
+              [&, v = v_view()](std::int64_t j, std::int64_t d) { return at(v, b, kv, j, d); }, s_.value_dim,
+              reference::visible_keys(i, s_.q_len, s_.kv_len, left, right), scale));
+        }
+      }
+    }
+  }
+
+  Shape s_;
+  std::int64_t stored_heads_;
+  GuardedBuffer<T> q_, k_, v_;
+  std::vector<reference::AttentionRow> rows_;
+};
 
 template <class T>
-void at_every_level(const Shape& shape, int num_threads = 2) {
+void at_every_level(const Shape& shape, std::initializer_list<int> num_threads = {2}) {
+  const Problem<T> problem(shape);
   for (Isa isa : supported_isas()) {
     if (!flash_tiles.row(isa)) continue;
     for (bool deterministic : {false, true}) {
-      Context context({.num_threads = num_threads, .deterministic = deterministic, .isa = isa});
-      expect_matches_reference<T>(context, shape);
+      for (int threads : num_threads) {
+        Context context({.num_threads = threads, .deterministic = deterministic, .isa = isa});
+        problem.expect_matches(context);
+      }
     }
   }
 }
@@ -154,7 +188,7 @@ TYPED_TEST(FlashAttention, CausalPrefill) {
                 .value_dim = 40,
                 .token_major = len % 2 == 0};
     shape.options.mask = Mask::causal;
-    at_every_level<TypeParam>(shape, 3);
+    at_every_level<TypeParam>(shape, {3});
   }
 }
 
@@ -201,7 +235,7 @@ TYPED_TEST(FlashAttention, SplitKeys) {
     shape.options.mask = Mask::causal;
     shape.options.window = window;
     shape.q_size = 2;
-    for (int num_threads : {1, 2, 3, 8}) at_every_level<TypeParam>(shape, num_threads);
+    at_every_level<TypeParam>(shape, {1, 2, 3, 8});
   }
 }
 
