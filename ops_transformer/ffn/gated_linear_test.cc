@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <string>
 #include <vector>
 
 #include "ops_transformer/ffn/gated_epilogue_kernel.h"
 #include "ops_transformer/gemm/linear_reference.h"
+#include "ops_transformer/gemm/quantised_reference.h"
 #include "tests/support/guarded_buffer.h"
 #include "tests/support/random.h"
 #include "tests/support/tolerance.h"
@@ -77,6 +79,59 @@ TYPED_TEST(GatedLinear, MatchesReferenceAtEveryLevel) {
       check<TypeParam>(context, 7, 40, 65, activation);
     for (std::int64_t rows : {1, 2, 13, 50}) {
       for (std::int64_t outputs : {1, 16, 17, 33, 100}) check<TypeParam>(context, rows, outputs, 96, Activation::silu);
+    }
+  }
+}
+
+// Weights of GGUF blocks: the exact path against float64 over the dequantised weights; the fast one against the same
+// sums out of two calls of linear, to the bit before the product's rounding.
+TEST(GatedLinearQuantised, MatchesReferenceAtEveryLevel) {
+  constexpr std::int64_t kRows = 7, kOutputs = 40, kInputs = 96;
+  for (Isa isa : supported_isas()) {
+    Context context({.num_threads = 2, .isa = isa});
+    for (DType dtype : {DType::q4_0, DType::q4_1, DType::q8_0}) {
+      SCOPED_TRACE(testing::Message() << isa_name(isa) << " " << dtype_name(dtype));
+      test::Random random(19);
+      const DTypeInfo& info = dtype_info(dtype);
+      const std::size_t row_bytes = kInputs / info.block_len * info.block_bytes;
+      GuardedBuffer<std::byte> gate(kOutputs * row_bytes), up(kOutputs * row_bytes);
+      GuardedBuffer<float> x(kRows * kInputs), out(kRows * kOutputs), g(kRows * kOutputs), u(kRows * kOutputs);
+      test::fill_normal(x, random);
+      std::vector<double> values[2];
+      for (auto* weights : {&gate, &up}) {
+        for (std::size_t i = 0; i < weights->size(); ++i) {
+          const bool scale = i % info.block_bytes < (dtype == DType::q4_1 ? 4 : 2);
+          // The high bytes of the scales keep them near 0.01; the rest is any code.
+          (*weights)[i] = std::byte(scale && i % 2 == 1 ? 0x20 : random.integer(0, 255));
+        }
+        for (std::size_t r = 0; r < kOutputs; ++r) {
+          for (double v : reference::dequantise_row(dtype, weights->data() + r * row_bytes, kInputs))
+            values[weights == &up].push_back(v);
+        }
+      }
+      const ConstTensorView gate_view(gate.data(), dtype, {kOutputs, kInputs}),
+          up_view(up.data(), dtype, {kOutputs, kInputs}), x_view(x.data(), DType::f32, {kRows, kInputs});
+      const auto packed = PackedWeights::pack_gate_up(context, gate_view, up_view);
+      const TensorView out_view(out.data(), DType::f32, {kRows, kOutputs});
+      gated_linear(context, x_view, packed, out_view, {.arithmetic = Arithmetic::exact});
+      for (std::size_t r = 0; r < kRows; ++r) {
+        const auto row = doubles(x, r * kInputs, kInputs);
+        const auto gated = reference::linear(row, values[0], {}, Activation::silu, {});
+        const auto upper = reference::linear(row, values[1], {}, Activation::none, {});
+        for (std::size_t j = 0; j < kOutputs; ++j) {
+          const double expected = gated.value[j] * upper.value[j];
+          const double magnitude =
+              gated.magnitude[j] * std::abs(upper.value[j]) + upper.magnitude[j] * std::abs(gated.value[j]);
+          ASSERT_NEAR(out[r * kOutputs + j], expected, test::tolerance(kInputs, magnitude, expected, DType::f32));
+        }
+      }
+      gated_linear(context, x_view, packed, out_view);
+      linear(context, x_view, PackedWeights::pack(context, gate_view), {g.data(), DType::f32, {kRows, kOutputs}});
+      linear(context, x_view, PackedWeights::pack(context, up_view), {u.data(), DType::f32, {kRows, kOutputs}});
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        const double expected = reference::activate(g[i], Activation::silu) * u[i];
+        ASSERT_NEAR(out[i], expected, test::tolerance(1, std::abs(double(g[i]) * u[i]), expected, DType::f32));
+      }
     }
   }
 }

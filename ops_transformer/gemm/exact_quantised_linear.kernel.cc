@@ -51,6 +51,7 @@ template <DType kWeights>
 void multiply(const MultiplyArgs& args, const MultiplyRange& range, float* sums) noexcept {
   alignas(64) float panel[kPanelInputs * kPanelStride];
   const std::int64_t num_rows = range.last_row - range.first_row;
+  const std::byte* x = args.x + (range.first_row - args.x_first_row) * args.x_row_bytes;
   for (std::int64_t tile = range.first_tile; tile < range.last_tile; tile += kPanelTiles) {
     const int num_tiles = int(range.last_tile - tile < kPanelTiles ? range.last_tile - tile : kPanelTiles);
     for (std::int64_t first = 0; first < args.num_inputs; first += kPanelInputs) {
@@ -65,7 +66,7 @@ void multiply(const MultiplyArgs& args, const MultiplyRange& range, float* sums)
       const int vectors = num_tiles * kVectorsOfTile;
       for (std::int64_t row = 0; row < num_rows; row += kTileRows) {
         const int rows = int(num_rows - row < kTileRows ? num_rows - row : kTileRows);
-        const RowsOfA a{args.x + (range.first_row + row) * args.x_row_bytes + first * 4, args.x_row_bytes};
+        const RowsOfA a{x + row * args.x_row_bytes + first * 4, args.x_row_bytes};
         for (int v = 0; v < vectors; v += kTileVectors) {
           const PanelOfB b{panel + v * kLanes, kPanelStride * 4};
           multiply_any_tile<F32Tile>(rows, vectors - v < kTileVectors ? vectors - v : kTileVectors, a, b, inputs,

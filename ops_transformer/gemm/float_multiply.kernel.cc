@@ -33,7 +33,7 @@ OPS_TRANSFORMER_INLINE void multiply(const MultiplyArgs& args, const MultiplyRan
   const std::int64_t num_rows = range.last_row - range.first_row;
   const std::int64_t num_steps = (args.num_inputs + Tile::kInputsPerStep - 1) / Tile::kInputsPerStep;
   const std::int64_t block = num_rows <= kTileRows ? num_steps : args.inputs_per_block / Tile::kInputsPerStep;
-  const std::byte* x = args.x + range.first_row * args.x_row_bytes;
+  const std::byte* x = args.x + (range.first_row - args.x_first_row) * args.x_row_bytes;
   for (std::int64_t tile = range.first_tile; tile < range.last_tile; tile += kTilesPerPanel) {
     const int num_tiles = int(range.last_tile - tile < kTilesPerPanel ? range.last_tile - tile : kTilesPerPanel);
     const int num_vectors = num_tiles * kVectorsPerTile;

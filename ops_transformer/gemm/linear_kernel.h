@@ -49,6 +49,7 @@ using PrepareFn = void(const PrepareArgs& args, std::int64_t first_row, std::int
 
 struct MultiplyArgs {
   const std::byte* x;        // prepared rows, or x itself where the kernel reads it as it lies
+  std::int64_t x_first_row;  // the row that x starts with
   const std::byte* weights;  // tile t at t * tile_bytes
   std::int64_t x_row_bytes, tile_bytes;
   std::int64_t num_inputs;

@@ -21,7 +21,8 @@ struct MatmulProblem {
 
 struct MatmulPlan {
   const MatmulMethod* method = nullptr;
-  bool prepares = false;  // x is first brought into the method's form
+  bool prepares = false;           // x is first brought into the method's form
+  bool prepares_in_items = false;  // by each item for its own rows, which no other item then needs
   std::int64_t prepared_row_bytes = 0;
   std::int64_t inputs_per_block = 0;  // weights this deep stay in the cache while the rows of an item pass
   std::int64_t rows_per_item = 0, tiles_per_item = 0;

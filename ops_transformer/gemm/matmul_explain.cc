@@ -17,8 +17,9 @@ std::vector<std::string> explain(const MatmulProblem& problem, const MatmulPlan&
                                 isa_name(device.isa)));
   reasons.push_back(
       plan.prepares
-          ? fmt::format("x ({}) is first brought into {} bytes a row, the form that the kernel multiplies",
-                        dtype_name(problem.x), plan.prepared_row_bytes)
+          ? fmt::format("x ({}) is first brought into {} bytes a row, the form that the kernel multiplies{}",
+                        dtype_name(problem.x), plan.prepared_row_bytes,
+                        plan.prepares_in_items ? ", by each item for its own rows" : "")
           : fmt::format("x ({}) is read as it lies: the kernel broadcasts from its rows", dtype_name(problem.x)));
   reasons.push_back(
       fmt::format("{:.3g} flops over {:.3g} bytes of weights: {:.3g} a byte; a core does {:.0f} a cycle, so memory is "

@@ -50,7 +50,7 @@ void multiply_rows(const MultiplyArgs& args, std::int64_t first_row, std::int64_
   constexpr int kOffset = kBytes ? 128 : kWeights == DType::q4_0 ? 8 : 0;
   constexpr int kVectors = kNumTiles * kTileVectors;
   constexpr int kGroups = int(packed_codes_bytes(kWeights)) / 64;
-  const std::byte* x = args.x + first_row * args.x_row_bytes;
+  const std::byte* x = args.x + (first_row - args.x_first_row) * args.x_row_bytes;
   const std::byte* weights = args.weights + first_tile * args.tile_bytes;
   F32 total[kNumRows][kVectors];
 #pragma GCC unroll 8

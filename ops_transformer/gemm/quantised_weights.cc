@@ -53,7 +53,7 @@ bool never(DType, std::int64_t, Isa) { return false; }
 bool reads_f32(DType x, std::int64_t, Isa) { return x == DType::f32; }
 
 constexpr MatmulMethod fast(std::string_view name, const Kernel<MultiplyFn>* multiply) {
-  return {name, quantised_bytes, never, &quantise_rows, multiply};
+  return {name, quantised_bytes, never, &quantise_rows, multiply, 4};
 }
 constexpr MatmulMethod exact(std::string_view name, const Kernel<MultiplyFn>* multiply) {
   return {name, float_bytes, reads_f32, &prepare_f32, multiply};

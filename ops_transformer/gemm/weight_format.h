@@ -13,14 +13,15 @@
 
 namespace ops_transformer {
 
-/// One way to multiply by weights of one dtype. Both kernels have the same levels, so that what one level's `prepare`
-/// writes is what that level's `multiply` reads.
+/// One way to multiply by weights of one dtype. What `prepare` writes at a level is what `multiply` reads there: both
+/// have the same levels, or the form is the same at every level.
 struct MatmulMethod {
   std::string_view name;  // shown in plans
   std::size_t (*prepared_row_bytes)(std::int64_t num_inputs);
   bool (*reads_as_it_lies)(DType x, std::int64_t num_inputs, Isa isa);  // x needs no preparation
   const Kernel<PrepareFn>* prepare;
   const Kernel<MultiplyFn>* multiply;
+  std::int64_t row_granule = 12;  // a multiple of the rows of every level's tile
 };
 
 /// Writes one tile: rows[0…15] are the outputs' rows of weights, nullptr for outputs past the end, which are packed as

@@ -108,7 +108,13 @@ OPS_TRANSFORMER_INLINE void store_first(float* p, F32 v, int n) noexcept {
 }
 
 // bf16 and f16 in memory, float in registers.
-OPS_TRANSFORMER_INLINE F32 widen_bf16(U16Half h) noexcept { return (F32)(__builtin_convertvector(h, I32) << 16); }
+OPS_TRANSFORMER_INLINE F32 widen_bf16(U16Half h) noexcept {
+#if defined(OPS_TRANSFORMER_SIMD_512)
+  return (F32)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)h), 16);  // gcc 12 widens it in halves
+#else
+  return (F32)(__builtin_convertvector(h, I32) << 16);
+#endif
+}
 // Round to nearest even; NaN stays NaN.
 OPS_TRANSFORMER_INLINE U16Half narrow_bf16(F32 v) noexcept {
 #if defined(OPS_TRANSFORMER_ISA_avx512_bf16)
