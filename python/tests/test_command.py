@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command, run as a user runs it: what it prints, its JSON, its exit codes, its errors."""
+import json
+import os
+import pathlib
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+COMMAND = pathlib.Path(os.environ.get("OPS_TRANSFORMER_COMMAND", ROOT / "build/release/bin/ops-transformer"))
+USAGE, BAD_FILE = 2, 3
+QUESTION = "Why is the sky blue?"
+
+
+def run(*arguments, stdin="", env=None):
+    if not COMMAND.exists():
+        pytest.skip(f"no command at {COMMAND}: scripts/build.sh builds it")
+    environment = {**os.environ, **(env or {})}
+    return subprocess.run([COMMAND, *map(str, arguments)], input=stdin, capture_output=True, text=True, timeout=300, env=environment)
+
+
+def run_json(*arguments, **kwargs):
+    done = run(*arguments, "--json", **kwargs)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def generate(model_path, *arguments, **kwargs):
+    return run_json("generate", "--model", model_path, *arguments, **kwargs)
+
+
+@pytest.mark.parametrize("arguments", [[], ["generate"], ["chat"], ["inspect"], ["bench"], ["perplexity"], ["explain"]])
+def test_help(arguments):
+    done = run(*arguments, "--help")
+    assert done.returncode == 0 and "Usage" in done.stdout and not done.stderr
+
+
+def test_version():
+    assert run("--version").stdout.strip().count(".") == 2
+
+
+@pytest.mark.parametrize("arguments", [
+    [], ["nonsense"], ["generate"], ["generate", "--prompt", "x"], ["generate", "--model", "/nowhere.gguf", "--prompt", "x"],
+    ["explain", "linear", "--shape", "1,2"], ["explain", "nonsense", "--shape", "1"], ["explain", "linear", "--shape", "0,1,1"],
+    ["explain", "linear", "--shape", "1,16,32", "--weights", "q9"], ["explain", "linear", "--shape", "1,16,32", "--isa", "mmx"]])
+def test_wrong_usage(arguments):
+    done = run(*arguments)
+    assert done.returncode == USAGE and done.stderr and not done.stdout
+
+
+def test_unusable_file(tmp_path, model_path):
+    bad = tmp_path / "bad.gguf"
+    bad.write_bytes(b"not a model")
+    cut = tmp_path / "cut.gguf"
+    with open(model_path, "rb") as whole:
+        cut.write_bytes(whole.read(90_000_000))
+    for path, word in [(bad, "GGUF"), (cut, "90000000")]:
+        for command in (["generate", "--prompt", "x"], ["inspect"], ["bench"]):
+            done = run(command[0], "--model", path, *command[1:])
+            assert done.returncode == BAD_FILE, (done.returncode, done.stderr)
+            assert word in done.stderr
+
+
+def test_unknown_level_and_threads(model_path):
+    done = run("bench", "--model", model_path, env={"OPS_TRANSFORMER_ISA": "mmx"})
+    assert done.returncode == USAGE and "mmx" in done.stderr and "avx2" in done.stderr
+    done = run("bench", "--model", model_path, "--threads", 0)
+    assert done.returncode == USAGE and "num_threads is 0" in done.stderr
+
+
+def test_generate_streams_and_reports(model_path):
+    done = run("generate", "--model", model_path, "--chat", "--prompt", QUESTION, "--max-tokens", 12)
+    assert done.returncode == 0 and len(done.stdout.split()) >= 6 and "tokens/s" in done.stderr
+    answer = generate(model_path, "--chat", "--prompt", QUESTION, "--max-tokens", 12)["answers"][0]
+    assert answer["text"] == done.stdout.rstrip("\n")
+    assert answer["finish"] == "length" and len(answer["tokens"]) == 12
+
+
+def test_generate_is_deterministic(model_path):
+    texts = {generate(model_path, "--prompt", "Once upon a time", "--max-tokens", 24, "--deterministic", "--threads", threads)
+             ["answers"][0]["text"] for threads in (1, 2, 3)}
+    assert len(texts) == 1
+
+
+def test_seed_repeats(model_path):
+    options = ["--prompt", "Once upon a time", "--max-tokens", 16, "--temperature", 1.5, "--top-k", 50, "--top-p", 0.95]
+    first, again, other = (generate(model_path, *options, "--seed", seed)["answers"][0]["tokens"] for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_stop_string_and_ignore_eos(model_path):
+    plain = generate(model_path, "--chat", "--prompt", QUESTION, "--max-tokens", 20)["answers"][0]["text"]
+    stop = plain[10:16]
+    stopped = generate(model_path, "--chat", "--prompt", QUESTION, "--max-tokens", 20, "--stop", stop)["answers"][0]
+    assert stopped["finish"] == "stop" and stopped["text"] == plain[:plain.index(stop)]
+    endless = generate(model_path, "--prompt", "<|im_end|>", "--max-tokens", 40, "--ignore-eos")["answers"][0]
+    assert len(endless["tokens"]) == 40
+
+
+def test_batch_equals_single(model_path):
+    prompts = ["The capital of", QUESTION, "1, 2, 3,"]
+    options = ["--max-tokens", 10, "--deterministic"]
+    batch = generate(model_path, *(word for prompt in prompts for word in ("--prompt", prompt)), *options)["answers"]
+    for prompt, answer in zip(prompts, batch, strict=True):
+        assert answer["tokens"] == generate(model_path, "--prompt", prompt, *options)["answers"][0]["tokens"]
+
+
+def test_prompt_from_standard_input(model_path):
+    answer = generate(model_path, "--prompt-file", "-", "--max-tokens", 4, stdin="The capital of")["answers"][0]
+    assert answer == generate(model_path, "--prompt", "The capital of", "--max-tokens", 4)["answers"][0]
+
+
+def test_context_is_a_limit(model_path):
+    done = run("generate", "--model", model_path, "--prompt", "word " * 80, "--context", 64)
+    assert done.returncode == USAGE and "the context holds 64" in done.stderr
+    answer = generate(model_path, "--prompt", "one two three", "--context", 16, "--max-tokens", 100, "--ignore-eos")["answers"][0]
+    assert answer["finish"] == "length" and answer["prompt_tokens"] + len(answer["tokens"]) == 16
+
+
+@pytest.mark.parametrize(("option", "value"), [("--temperature", -1), ("--top-p", 0), ("--min-p", 2), ("--top-k", -1),
+                                               ("--repetition-penalty", 0), ("--max-tokens", 0)])
+def test_sampling_options_are_checked(model_path, option, value):
+    done = run("generate", "--model", model_path, "--prompt", "x", option, value)
+    assert done.returncode == USAGE and option.strip("-").replace("-", "_") in done.stderr and str(value) in done.stderr
+
+
+def test_chat_keeps_the_conversation(model_path):
+    lines = ["Remember this number: 7421.", "Write the number again."]
+    turns = run_json("chat", "--model", model_path, "--max-tokens", 24, stdin="\n".join(lines) + "\n")["turns"]
+    assert [turn["user"] for turn in turns] == lines
+    assert "7421" in turns[1]["assistant"]
+
+
+def test_inspect(model_path):
+    found = run_json("inspect", "--model", model_path, "--context", 1024)
+    assert found["architecture"] == "llama" and len(found["tensors"]) == 272
+    assert found["file_bytes"] == model_path.stat().st_size
+    assert found["kv_cache_bytes"] == 30 * 2 * 3 * 64 * 2 * 1024
+    text = run("inspect", "--model", model_path).stdout
+    assert "llama.block_count" in text and "q4_1" in text
+
+
+def test_bench(model_path):
+    options = ["--model", model_path, "--prompt-tokens", 16, "--generate", 4, "--depth", 8, "--repeat", 1]
+    for extra in ([], ["--unfused"]):
+        found = run_json("bench", *options, *extra)
+        assert found["prefill_tokens_per_second"] > 0 and found["decode_tokens_per_second"] > 0 and found["peak_memory_bytes"] > 0
+    both = run_json("bench", *options, "--compare")
+    assert both["unfused"]["unfused"] and not both["fused"]["unfused"]
+    table = run("bench", *options, "--compare").stdout
+    assert "unfused" in table and "peak memory" in table
+
+
+def test_perplexity(model_path, tmp_path):
+    text = tmp_path / "text"
+    text.write_text("The quick brown fox jumps over the lazy dog. " * 40)
+    found = run_json("perplexity", "--model", model_path, "--file", text, "--context", 64, "--chunks", 2)
+    assert found["tokens"] == 2 * (32 - 1) and 1 < found["perplexity"] < 100
+    done = run("perplexity", "--model", model_path, "--file", text, "--context", 2048)
+    assert done.returncode == USAGE and "must have at least 2048" in done.stderr
+    assert run("perplexity", "--model", model_path, "--file", tmp_path / "none").returncode == 1
+
+
+@pytest.mark.parametrize(("op", "shape", "options"), [
+    ("linear", "512,4096,4096", ["--weights", "q4_1"]), ("linear", "1,576,576", ["--weights", "bf16", "--exact"]),
+    ("gated_linear", "16,1536,576", ["--weights", "q8_0", "--isa", "avx2"]), ("flash_attention", "9,3,64", ["--dtype", "bf16"])])
+def test_explain(op, shape, options):
+    found = run_json("explain", op, "--shape", shape, "--threads", 2, *options)
+    assert found["plan"] and len(found["reasons"]) >= 3
+
+
+def test_profile(model_path, tmp_path):
+    trace = tmp_path / "trace.json"
+    done = run("generate", "--model", model_path, "--prompt", "x", "--max-tokens", 2, "--profile", trace)
+    names = {event["name"] for event in json.loads(trace.read_text())["traceEvents"]}
+    assert {"linear", "gated_linear", "rms_norm", "flash_attention_paged"} <= names
+    assert "GB/s" in done.stderr
