@@ -11,31 +11,35 @@ from worker import prompt_tokens, seconds, serve
 
 
 class Peer:
-    def __init__(self, model: str, threads: int, context_len: int):
+    def __init__(self, model: str, threads: int):
         self.settings = dict(
-            model_path=model, n_ctx=context_len, n_batch=512, n_ubatch=512, n_threads=threads,
-            n_threads_batch=threads, flash_attn=True, logits_all=False, verbose=False)
-        self.llm = llama_cpp.Llama(**self.settings)
-        self.tokens = prompt_tokens(context_len, self.llm.n_vocab())
+            model_path=model, n_batch=512, n_ubatch=512, n_threads=threads, n_threads_batch=threads,
+            flash_attn=True, logits_all=False, verbose=False)
+        self.instances: dict[int, llama_cpp.Llama] = {}
 
-    def cut_to(self, length: int) -> None:
-        """Leaves the first `length` tokens in the cache; evaluates those that are missing."""
-        if self.llm.n_tokens > length:
-            self.llm._ctx.kv_cache_seq_rm(0, length, -1)
-            self.llm.n_tokens = length
-        elif self.llm.n_tokens < length:
-            self.llm.eval(self.tokens[self.llm.n_tokens:length])
+    def at_depth(self, depth: int, tokens: int) -> tuple[llama_cpp.Llama, list[int]]:
+        """An instance with `depth` tokens in its cache, made once for each depth, and the tokens to come."""
+        if depth not in self.instances:
+            self.instances[depth] = llama_cpp.Llama(n_ctx=depth + 512, **self.settings)
+        llm = self.instances[depth]
+        all_tokens = prompt_tokens(depth + tokens, llm.n_vocab())
+        if llm.n_tokens > depth:
+            llm._ctx.kv_cache_seq_rm(0, depth, -1)
+            llm.n_tokens = depth
+        elif llm.n_tokens < depth:
+            llm.eval(all_tokens[llm.n_tokens:depth])
+        return llm, all_tokens[depth:]
 
     def prefill(self, tokens: int) -> dict:
-        self.cut_to(0)
-        return {"seconds": seconds(lambda: self.llm.eval(self.tokens[:tokens]))}
+        llm, new_tokens = self.at_depth(0, tokens)
+        return {"seconds": seconds(lambda: llm.eval(new_tokens))}
 
     def decode(self, depth: int, tokens: int) -> dict:
-        self.cut_to(max(depth, 1))
+        llm, new_tokens = self.at_depth(depth, tokens)
 
         def work():
-            for token in self.tokens[depth:depth + tokens]:
-                self.llm.eval([token])
+            for token in new_tokens:
+                llm.eval([token])
 
         return {"seconds": seconds(work)}
 
@@ -43,7 +47,7 @@ class Peer:
         """Opening the file to the first token's logits; the interpreter and its imports are not counted."""
 
         def work():
-            llm = llama_cpp.Llama(**{**self.settings, "n_ctx": 512})
+            llm = llama_cpp.Llama(n_ctx=512, **self.settings)
             llm.eval(llm.tokenize(prompt.encode(), special=True))
 
         return {"seconds": seconds(work)}
@@ -53,9 +57,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--context", type=int, default=4096 + 256)
     arguments = parser.parse_args()
-    peer = Peer(arguments.model, arguments.threads, arguments.context)
+    peer = Peer(arguments.model, arguments.threads)
     serve({"llama-cpp-python": llama_cpp.__version__},
           {"prefill": peer.prefill, "decode": peer.decode, "first_token": peer.first_token})
 
