@@ -180,8 +180,9 @@ TEST(TileEngine, EveryShapeAtEveryLevel) {
       for (int rows = 1; rows <= level->tile_rows; ++rows) {
         for (int vectors = 1; vectors <= level->tile_vectors; ++vectors) {
           for (std::int64_t k : {0, 1, 2, 7, 64, 129}) {
-            check_tile(*level, kind, rows, vectors, k, k % 2 == 1, int(k % 3));
-            check_tile(*level, kind, rows, vectors, k, k % 2 == 0, int((k + 1) % 3));
+            const bool may_transpose = kind != TileKind::bf16_widened;
+            check_tile(*level, kind, rows, vectors, k, may_transpose && k % 2 == 1, int(k % 3));
+            check_tile(*level, kind, rows, vectors, k, may_transpose && k % 2 == 0, int((k + 1) % 3));
           }
         }
       }

@@ -9,13 +9,15 @@ template <class Tile>
 void run_tile(const TileCall& call) noexcept {
   const auto start = static_cast<TileStart>(call.start);
   const PanelOfB b{call.b, call.b_step_bytes};
-  if (call.a_transposed) {
-    multiply_any_tile<Tile>(call.rows, call.vectors, ColumnsOfA{call.a, call.a_stride_bytes}, b, call.num_steps, call.c,
-                            call.c_stride, start, call.lane_scale);
-  } else {
-    multiply_any_tile<Tile>(call.rows, call.vectors, RowsOfA{call.a, call.a_stride_bytes}, b, call.num_steps, call.c,
-                            call.c_stride, start, call.lane_scale);
+  if constexpr (Tile::kStepsOfB == 1) {  // nobody reads A transposed with the widened tile
+    if (call.a_transposed) {
+      multiply_any_tile<Tile>(call.rows, call.vectors, ColumnsOfA{call.a, call.a_stride_bytes}, b, call.num_steps,
+                              call.c, call.c_stride, start, call.lane_scale);
+      return;
+    }
   }
+  multiply_any_tile<Tile>(call.rows, call.vectors, RowsOfA{call.a, call.a_stride_bytes}, b, call.num_steps, call.c,
+                          call.c_stride, start, call.lane_scale);
 }
 
 void run_level(TileKind kind, const TileCall& call) noexcept {
