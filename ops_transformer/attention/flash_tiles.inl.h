@@ -12,6 +12,7 @@ struct Block {
   float *m, *l;                // [kBlockLanes]
   std::int32_t *first, *last;  // keys that each lane sees
   std::int64_t first_row, num_rows;
+  int first_vector;                  // a block with fewer rows than lanes has them in its last vectors
   std::int64_t first_key, last_key;  // keys that any lane sees
   // Keys that every lane of a vector sees are [all_first, all_last), that any sees are below any_last.
   std::int32_t all_first[kTileVectors], all_last[kTileVectors], any_last[kTileVectors];
@@ -34,22 +35,24 @@ void start_block(const AttentionArgs& args, const AttentionSequence& sequence, c
                  const FlashTilesLayout& layout, Block& block) noexcept {
   block.first_key = item.last_key;
   block.last_key = item.first_key;
+  block.first_vector = kTileVectors - int((block.num_rows + kLanes - 1) / kLanes);
   std::int64_t query = block.first_row / args.group, head = block.first_row % args.group;
   KeyRange keys = visible_keys(args, sequence, item, query);
-  for (int lane = 0; lane < kBlockLanes; ++lane) {
+  for (std::int64_t row = 0, lane = block.first_vector * kLanes; lane < kBlockLanes; ++lane) {
     block.first[lane] = std::int32_t(keys.first);
     block.last[lane] = std::int32_t(keys.last);
     if (keys.first < keys.last) {
       block.first_key = block.first_key < keys.first ? block.first_key : keys.first;
       block.last_key = block.last_key > keys.last ? block.last_key : keys.last;
     }
-    if (lane + 1 >= block.num_rows) continue;  // lanes past the last row repeat it
+    if (++row >= block.num_rows) continue;  // lanes past the last row repeat it
     if (++head == args.group) {
       head = 0;
       keys = visible_keys(args, sequence, item, ++query);
     }
   }
-  for (int v = 0; v < kTileVectors; ++v) {
+  for (int v = 0; v < block.first_vector; ++v) block.any_last[v] = 0;  // sees nothing, see segment_from
+  for (int v = block.first_vector; v < kTileVectors; ++v) {
     const std::int32_t *first = block.first + v * kLanes, *last = block.last + v * kLanes;
     block.all_first[v] = first[0];
     block.all_last[v] = block.any_last[v] = last[0];
@@ -76,10 +79,10 @@ void pack_queries(const AttentionArgs& args, const AttentionSequence& sequence, 
     offsets[i] = q_offset(args, sequence, row_place(args, item, block.first_row + i));
     prefetch_row(static_cast<const char*>(args.q) + offsets[i] * bytes, args.head_dim * bytes);
   }
-  for (int v = 0; v < kTileVectors; ++v) {
-    const std::int64_t left = block.num_rows - v * kLanes;
-    const int num_rows = int(left < 0 ? 0 : left < kLanes ? left : kLanes);
-    const std::int64_t* offset = offsets + v * kLanes;
+  for (int v = block.first_vector; v < kTileVectors; ++v) {
+    const std::int64_t first = std::int64_t{v - block.first_vector} * kLanes, left = block.num_rows - first;
+    const int num_rows = int(left < kLanes ? left : kLanes);
+    const std::int64_t* offset = offsets + first;
     for (std::int64_t unit = 0; unit < layout.q_units; unit += kLanes) {
       F32 rows[kLanes];
       for (int i = 0; i < kLanes; ++i) {
@@ -232,7 +235,7 @@ __attribute__((noinline)) void add_nonfinite_values(const AttentionArgs& args, c
     for (std::int64_t d = 0; d < args.value_dim; ++d) {
       const float value = load_any(args.v, args.kv_dtype, tile.v_offset[key] + d, 1)[0];
       if (value - value == 0.0f) continue;
-      for (int v = 0; v < kTileVectors; ++v) {
+      for (int v = block.first_vector; v < kTileVectors; ++v) {
         I32 first, last;
         __builtin_memcpy(&first, block.first + v * kLanes, sizeof first);
         __builtin_memcpy(&last, block.last + v * kLanes, sizeof last);
@@ -281,14 +284,15 @@ void attend_tile(const AttentionArgs& args, const FlashTilesLayout& layout, cons
 void finish_block(const AttentionArgs& args, const AttentionSequence& sequence, const AttentionItem& item,
                   const Block& block) noexcept {
   const bool whole = item.partial < 0;
-  for (int v = 0; v * kLanes < block.num_rows; ++v) {
-    const std::int64_t left = block.num_rows - v * kLanes;
+  for (int v = block.first_vector; v < kTileVectors; ++v) {
+    const std::int64_t first_row = block.first_row + std::int64_t{v - block.first_vector} * kLanes;
+    const std::int64_t left = block.first_row + block.num_rows - first_row;
     const int num_rows = int(left < kLanes ? left : kLanes);
     const F32 m = load(block.m + v * kLanes), l = load(block.l + v * kLanes);
     const F32 factor = whole ? inverse_sum(l) : splat(1.0f);
     RowPlace place[kLanes];
     for (int i = 0; i < num_rows; ++i) {
-      const std::int64_t row = block.first_row + v * kLanes + i;
+      const std::int64_t row = first_row + i;
       place[i] = row_place(args, item, row);
       if (whole) {
         store_lse(args, sequence, place[i], m[i], l[i]);
@@ -307,7 +311,7 @@ void finish_block(const AttentionArgs& args, const AttentionSequence& sequence, 
         if (whole) {
           store_any(args.out, args.out_dtype, out_offset(args, sequence, place[i]) + d, rows[i], dims);
         } else {
-          float* partial = partial_row(args, item, block.first_row + v * kLanes + i);
+          float* partial = partial_row(args, item, first_row + i);
           store_any(partial, DType::f32, d, rows[i], dims);
         }
       }
