@@ -118,11 +118,34 @@ bool leading_dims_merge(const ConstTensorView& view) {
   return true;
 }
 
-template <class Framework>
-nb::object wrap(void* data, std::span<const std::size_t> shape, nb::handle owner, nb::dlpack::dtype dtype) {
-  return nb::cast(
-      nb::ndarray<Framework>(data, shape.size(), shape.data(), owner, nullptr, dtype, nb::device::cpu::value));
+nb::dlpack::dtype dlpack_type(DType dtype) {
+  return std::ranges::find(kElementTypes, dtype, &ElementType::dtype)->dlpack;
 }
+
+/// Memory of a fresh output, to be shown as an array of one library or another.
+class Memory {
+ public:
+  Memory(DType dtype, std::span<const std::int64_t> shape)
+      : memory_(
+            take_output_memory(std::size_t(TensorView(nullptr, dtype, shape).num_elements()) * element_bytes(dtype))),
+        view_(memory_.data, dtype, shape) {
+    std::ranges::copy(shape, extents_.begin());
+  }
+
+  template <class Framework>
+  Output as(nb::dlpack::dtype type) const {
+    Output result;
+    result.view = view_;
+    result.source = nb::cast(nb::ndarray<Framework>(memory_.data, std::size_t(view_.rank()), extents_.data(),
+                                                    memory_.owner, nullptr, type, nb::device::cpu::value));
+    return result;
+  }
+
+ private:
+  OutputMemory memory_;
+  TensorView view_;
+  std::array<std::size_t, kMaxRank> extents_{};
+};
 
 }  // namespace
 
@@ -141,30 +164,20 @@ Output import_output(std::string_view operation, std::string_view name, nb::hand
 }
 
 Output new_array(const Input& like, DType dtype, std::span<const std::int64_t> shape) {
-  std::array<std::size_t, kMaxRank> extents{};
-  for (std::size_t i = 0; i < shape.size(); ++i) extents[i] = std::size_t(shape[i]);
-  Output result;
-  result.view = TensorView(nullptr, dtype, shape);
-  OutputMemory memory = take_output_memory(std::size_t(result.view.num_elements()) * element_bytes(dtype));
-  result.view = TensorView(memory.data, dtype, shape);
-  const std::span<const std::size_t> dims(extents.data(), shape.size());
-  nb::dlpack::dtype type{};
-  for (const ElementType& candidate : kElementTypes) {
-    if (candidate.dtype == dtype && !type.bits) type = candidate.dlpack;
-  }
-  if (torch_tensor.matches(like.source)) {
-    result.source = wrap<nb::pytorch>(memory.data, dims, memory.owner, type);
-  } else if (dtype != DType::bf16) {
-    result.source = wrap<nb::numpy>(memory.data, dims, memory.owner, type);
-  } else {
-    result.source = wrap<nb::numpy>(memory.data, dims, memory.owner, element(dtype_code::UInt, 16));
-    if (is_numpy_bfloat16(like.source)) {
-      result.source = result.source.attr("view")(like.source.attr("dtype"));
-    } else if (like.handle.dtype() != element(dtype_code::UInt, 16)) {
-      result.source = result.source.attr("view")(nb::module_::import_("ml_dtypes").attr("bfloat16"));
-    }
+  const Memory memory(dtype, shape);
+  if (torch_tensor.matches(like.source)) return memory.as<nb::pytorch>(dlpack_type(dtype));
+  if (dtype != DType::bf16) return memory.as<nb::numpy>(dlpack_type(dtype));
+  Output result = memory.as<nb::numpy>(element(dtype_code::UInt, 16));
+  if (is_numpy_bfloat16(like.source)) {
+    result.source = result.source.attr("view")(like.source.attr("dtype"));
+  } else if (like.handle.dtype() != element(dtype_code::UInt, 16)) {
+    result.source = result.source.attr("view")(nb::module_::import_("ml_dtypes").attr("bfloat16"));
   }
   return result;
+}
+
+Output new_numpy_array(std::span<const std::int64_t> shape) {
+  return Memory(DType::f32, shape).as<nb::numpy>(dlpack_type(DType::f32));
 }
 
 Output output_or_new(std::string_view operation, std::string_view name, const std::optional<ArrayOfKind>& out,

@@ -56,6 +56,8 @@ Output import_output(std::string_view operation, std::string_view name, nb::hand
 
 /// A fresh array of the kind of `like` (torch in, torch out; everything else gives NumPy); its contents are undefined.
 Output new_array(const Input& like, DType dtype, std::span<const std::int64_t> shape);
+/// The same as f32 for NumPy.
+Output new_numpy_array(std::span<const std::int64_t> shape);
 
 /// `out` where it is given, else a fresh array.
 Output output_or_new(std::string_view operation, std::string_view name, const std::optional<ArrayOfKind>& out,

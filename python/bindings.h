@@ -6,7 +6,10 @@
 // What module.cc gathers: each adds its classes and functions.
 namespace ops_transformer::python {
 
+void bind_attention(nanobind::module_& module);
 void bind_context(nanobind::module_& module);
+void bind_gemm(nanobind::module_& module);
+void bind_model(nanobind::module_& module);
 void bind_norm(nanobind::module_& module);
 void bind_posembedding(nanobind::module_& module);
 void bind_profiler(nanobind::module_& module);

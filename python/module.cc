@@ -6,6 +6,7 @@
 NB_MODULE(_core, module) {
   namespace nb = nanobind;
   using namespace ops_transformer;
+  nb::set_leak_warnings(false);  // a program may end with a model in a global variable or in a traceback
   nb::exception<ResourceExhausted>(module, "ResourceExhausted", PyExc_RuntimeError).attr("__doc__") =
       "A bounded resource (pages of a KV pool, context length) has run out; what reported it is still usable.";
   nb::exception<InvalidFile>(module, "InvalidFile", PyExc_ValueError).attr("__doc__") =
@@ -14,7 +15,10 @@ NB_MODULE(_core, module) {
       "The system refused something: a file that can't be opened, memory that can't be mapped.";
   python::bind_profiler(module);
   python::bind_context(module);
+  python::bind_attention(module);
+  python::bind_gemm(module);
   python::bind_norm(module);
   python::bind_posembedding(module);
   python::bind_tokenizer(module);
+  python::bind_model(module);
 }

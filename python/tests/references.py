@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Float64 definitions of the operators, and the one bound that every comparison uses."""
 
+import math
+
 import ml_dtypes
 import numpy as np
 
@@ -42,3 +44,55 @@ def rotary_embedding(x, positions, rotary_dim, theta=10000.0, interleaved=False,
     magnitude[..., first] = np.abs(a * cosines) + np.abs(b * sines)
     magnitude[..., second] = np.abs(b * cosines) + np.abs(a * sines)
     return out, magnitude
+
+
+def attention(q, k, v, scale, left=None, right=None):
+    """Keys p - left … p + right of query i, p = i + kv_len - q_len; None: no limit. One dict of what tests compare."""
+    q, k, v = (a.astype(np.float64) for a in (q, k, v))
+    k, v = (np.repeat(a, q.shape[1] // a.shape[1], axis=1) for a in (k, v))
+    place = np.arange(q.shape[2])[:, None] + k.shape[2] - q.shape[2]
+    keys = np.arange(k.shape[2])[None]
+    seen = np.ones((q.shape[2], k.shape[2]), bool)
+    if left is not None:
+        seen &= keys >= place - left
+    if right is not None:
+        seen &= keys <= place + right
+    scores = np.where(seen, q @ k.swapaxes(-1, -2) * scale, -np.inf)
+    size = np.where(seen, np.abs(q) @ np.abs(k).swapaxes(-1, -2) * abs(scale), 0).max(axis=-1, initial=0)
+    largest = np.where(seen.any(-1), scores.max(axis=-1, initial=-np.inf), 0)[..., None]
+    weights = np.exp(scores - largest)
+    total = weights.sum(axis=-1, keepdims=True)
+    with np.errstate(divide="ignore"):
+        lse = (np.log(total) + largest)[..., 0]
+    weights = weights / np.where(total == 0, 1, total)
+    return {
+        "out": weights @ v,
+        "magnitude": weights @ np.abs(v),
+        "lse": lse,
+        "num_keys": np.broadcast_to(seen.sum(-1), lse.shape),
+        "score_magnitude": size,
+    }
+
+
+def activate(x, activation):
+    return {
+        "none": lambda: x,
+        "relu": lambda: np.maximum(x, 0),
+        "silu": lambda: x / (1 + np.exp(-x)),
+        "gelu_tanh": lambda: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+        "gelu_erf": lambda: 0.5 * x * (1 + np.vectorize(math.erf, otypes=[float])(x / np.sqrt(2))),
+    }[activation]()
+
+
+def linear(x, weight, bias=0.0, activation="none", residual=0.0):
+    """Also the sum of |a||b| of each element; no activation here has a slope above 1.13."""
+    x, weight, bias, residual = (np.asarray(a, np.float64) for a in (x, weight, bias, residual))
+    magnitude = 1.13 * (np.abs(x) @ np.abs(weight).T + np.abs(bias)) + np.abs(residual)
+    return activate(x @ weight.T + bias, activation) + residual, magnitude
+
+
+def quantise_activations(x):
+    """Blocks of 32 as int8 with one scale, as the int8 dot products see them."""
+    blocks = x.astype(np.float32).reshape(*x.shape[:-1], -1, 32)
+    scale = np.abs(blocks).max(axis=-1, keepdims=True) / np.float32(127)
+    return (np.rint(blocks / np.where(scale == 0, 1, scale)) * scale).reshape(x.shape)

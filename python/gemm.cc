@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "ops_transformer/base/validate.h"
+#include "ops_transformer/ffn/gated_linear.h"
+#include "ops_transformer/gemm/linear.h"
+#include "ops_transformer/gemm/packed_weights.h"
+#include "python/array.h"
+#include "python/bindings.h"
+
+namespace ops_transformer::python {
+namespace {
+
+using namespace nb::literals;
+
+Activation activation_from_name(std::string_view operation, std::string_view name) {
+  constexpr std::pair<std::string_view, Activation> kActivations[] = {{"none", Activation::none},
+                                                                      {"relu", Activation::relu},
+                                                                      {"silu", Activation::silu},
+                                                                      {"gelu_tanh", Activation::gelu_tanh},
+                                                                      {"gelu_erf", Activation::gelu_erf}};
+  for (const auto& [known, activation] : kActivations) {
+    if (known == name) return activation;
+  }
+  invalid(operation,
+          fmt::format("activation is '{}', must be 'none', 'relu', 'silu', 'gelu_tanh' or 'gelu_erf'", name));
+}
+
+/// Rows of a quantised type come as their bytes, [num_outputs, bytes of a row] uint8, as the gguf package reads them.
+ConstTensorView as_weight(std::string_view name, const ConstTensorView& array,
+                          const std::optional<std::string>& dtype) {
+  constexpr std::string_view kOp = "PackedWeights";
+  if (!dtype) return array;
+  const DTypeInfo* info = nullptr;
+  DType type = DType::f32;
+  for (int i = 0; i < kNumDTypes; ++i) {
+    if (is_block_quantised(DType(i)) && dtype_name(DType(i)) == *dtype) info = &dtype_info(type = DType(i));
+  }
+  if (!info) invalid(kOp, fmt::format("dtype is '{}', must be a block-quantised type such as 'q4_0'", *dtype));
+  check_rank(kOp, name, array, 2);
+  check_dtype(kOp, name, array, {DType::u8});
+  check_rows(kOp, name, array);
+  const auto block_bytes = std::int64_t(info->block_bytes), block_len = std::int64_t(info->block_len);
+  if (array.size(1) % block_bytes != 0 || array.stride(0) % block_bytes != 0) {
+    invalid(kOp, fmt::format("rows of {} must be whole blocks of {} bytes, got {} bytes with stride {}", name,
+                             block_bytes, array.size(1), array.stride(0)));
+  }
+  return {array.data(),
+          type,
+          {array.size(0), array.size(1) / block_bytes * block_len},
+          {array.stride(0) / block_bytes * block_len, 1}};
+}
+
+void construct_weights(PackedWeights* self, const ArrayArgument& weight, const std::optional<std::string>& dtype,
+                       Context* context) {
+  const Input array = import_input("PackedWeights", "weight", weight);
+  const ConstTensorView view = as_weight("weight", array.view, dtype);
+  const nb::gil_scoped_release released;
+  new (self) PackedWeights(PackedWeights::pack(context_or_default(context), view));
+}
+
+PackedWeights stack(const std::vector<ArrayArgument>& weights, const std::optional<std::string>& dtype,
+                    Context* context) {
+  std::vector<Input> arrays;
+  std::vector<ConstTensorView> views;
+  for (const ArrayArgument& weight : weights) {
+    const std::string name = fmt::format("weights[{}]", arrays.size());
+    arrays.push_back(import_input("PackedWeights", name, weight));
+    views.push_back(as_weight(name, arrays.back().view, dtype));
+  }
+  const nb::gil_scoped_release released;
+  return PackedWeights::pack(context_or_default(context), views);
+}
+
+PackedWeights pack_gate_up(const ArrayArgument& gate, const ArrayArgument& up, const std::optional<std::string>& dtype,
+                           Context* context) {
+  const Input gates = import_input("PackedWeights", "gate", gate), ups = import_input("PackedWeights", "up", up);
+  const ConstTensorView gate_view = as_weight("gate", gates.view, dtype), up_view = as_weight("up", ups.view, dtype);
+  const nb::gil_scoped_release released;
+  return PackedWeights::pack_gate_up(context_or_default(context), gate_view, up_view);
+}
+
+std::vector<std::int64_t> with_last_dim(std::span<const std::int64_t> shape, std::int64_t last) {
+  std::vector<std::int64_t> result(shape.begin(), shape.end());
+  if (!result.empty()) result.back() = last;
+  return result;
+}
+
+ArrayOfKind run_linear(const ArrayOfKind& x, const PackedWeights& weights, const std::optional<ArrayArgument>& bias,
+                       const std::string& activation, const std::optional<ArrayArgument>& residual,
+                       const std::optional<ArrayOfKind>& out, bool exact, Context* context) {
+  constexpr std::string_view kOp = "linear";
+  const Input input = import_input(kOp, "x", x);
+  const auto shape = with_last_dim(input.view.shape(), weights.num_outputs());
+  const std::optional<Input> biases = import_input(kOp, "bias", bias), added = import_input(kOp, "residual", residual);
+  const Output result = output_or_new(kOp, "out", out, input, input.view.dtype(), shape);
+  check_same_shape(kOp, "out", result.view, shape);
+  if (added) check_same_shape(kOp, "residual", added->view, shape);
+  LinearOptions options{.activation = activation_from_name(kOp, activation),
+                        .arithmetic = exact ? Arithmetic::exact : Arithmetic::fast};
+  if (biases) options.bias = biases->view;
+  const Matrices matrices(kOp, "x", input.view.shape(),
+                          {input.view, result.view, added ? added->view : ConstTensorView(result.view)});
+  {
+    const nb::gil_scoped_release released;
+    for (std::int64_t i = 0; i < matrices.count(); ++i) {
+      if (added) options.residual = matrices.at(added->view, i);
+      linear(context_or_default(context), matrices.at(input.view, i), weights, matrices.at(result.view, i), options);
+    }
+  }
+  return ArrayOfKind(result.source);
+}
+
+ArrayOfKind run_gated_linear(const ArrayOfKind& x, const PackedWeights& gate_up, const std::string& activation,
+                             const std::optional<ArrayOfKind>& out, bool exact, Context* context) {
+  constexpr std::string_view kOp = "gated_linear";
+  const Input input = import_input(kOp, "x", x);
+  const auto shape = with_last_dim(input.view.shape(), gate_up.num_gated_outputs());
+  const Output result = output_or_new(kOp, "out", out, input, input.view.dtype(), shape);
+  check_same_shape(kOp, "out", result.view, shape);
+  const GatedLinearOptions options{.activation = activation_from_name(kOp, activation),
+                                   .arithmetic = exact ? Arithmetic::exact : Arithmetic::fast};
+  const Matrices matrices(kOp, "x", input.view.shape(), {input.view, result.view});
+  {
+    const nb::gil_scoped_release released;
+    for (std::int64_t i = 0; i < matrices.count(); ++i) {
+      gated_linear(context_or_default(context), matrices.at(input.view, i), gate_up, matrices.at(result.view, i),
+                   options);
+    }
+  }
+  return ArrayOfKind(result.source);
+}
+
+}  // namespace
+
+void bind_gemm(nb::module_& module) {
+  nb::class_<PackedWeights>(module, "PackedWeights", R"(Weights of a matmul in the order in which its kernels read them.
+
+weight [num_outputs, num_inputs] f32, bf16 or f16; or, with dtype 'q4_0', 'q4_1' or 'q8_0', its rows
+of GGUF blocks as uint8 [num_outputs, bytes of a row]. Immutable; any number of threads may use one.)")
+      .def("__init__", &construct_weights, "weight"_a, "dtype"_a = nb::none(), "context"_a = nb::none())
+      .def_static("stack", &stack, "weights"_a, "dtype"_a = nb::none(), "context"_a = nb::none(),
+                  "Weights one below the other, q, k and v in one matmul; all but the last have a multiple of 16 "
+                  "outputs.")
+      .def_static("gate_up", &pack_gate_up, "gate"_a, "up"_a, "dtype"_a = nb::none(), "context"_a = nb::none(),
+                  "Two weights of one shape, for gated_linear.")
+      .def_prop_ro("dtype", [](const PackedWeights& self) { return dtype_name(self.dtype()); })
+      .def_prop_ro("num_outputs", &PackedWeights::num_outputs)
+      .def_prop_ro("num_inputs", &PackedWeights::num_inputs)
+      .def_prop_ro("num_gated_outputs", &PackedWeights::num_gated_outputs, "Of gate_up; else 0.")
+      .def_prop_ro("nbytes", &PackedWeights::bytes);
+  module.def("linear", &run_linear, "x"_a, "weights"_a, "bias"_a = nb::none(), "activation"_a = "none",
+             "residual"_a = nb::none(), "out"_a = nb::none(), nb::kw_only(), "exact"_a = false,
+             "context"_a = nb::none(),
+             R"(activation(x weights^T + bias) + residual.
+
+x [..., num_inputs] f32, bf16 or f16, last dimension contiguous; bias [num_outputs] f32; residual and
+out [..., num_outputs], residual as out, which is f32, bf16 or f16 (fresh: as x). activation: 'none',
+'relu', 'silu', 'gelu_tanh' or 'gelu_erf'. With weights below f32 the activations are rounded too, to
+bf16 or to int8 in blocks of 32, unless exact asks for f32 products. Sums are f32.)");
+  module.def("gated_linear", &run_gated_linear, "x"_a, "gate_up"_a, "activation"_a = "silu", "out"_a = nb::none(),
+             nb::kw_only(), "exact"_a = false, "context"_a = nb::none(),
+             R"(Gated linear unit (Shazeer, 2020): activation(x gate^T) * (x up^T), SwiGLU with 'silu'.
+
+x [..., num_inputs]; gate_up of PackedWeights.gate_up; out [..., num_gated_outputs]. Types as for
+linear.)");
+}
+
+}  // namespace ops_transformer::python

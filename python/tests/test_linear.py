@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+import gguf
+import ml_dtypes
+import numpy as np
+import pytest
+import references
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ops_transformer as ops
+
+ACTIVATIONS = ["none", "relu", "silu", "gelu_tanh", "gelu_erf"]
+QUANTISED = ["q4_0", "q4_1", "q8_0"]
+
+
+def quantise(weight, dtype):
+    """GGUF blocks of a weight, and the values that they stand for."""
+    kind = gguf.GGMLQuantizationType[dtype.upper()]
+    blocks = gguf.quants.quantize(weight, kind)
+    return blocks, gguf.quants.dequantize(blocks, kind)
+
+
+def as_kernels_see(x, dtype, exact):
+    if not exact and dtype == "bf16":
+        return x.astype(np.float32).astype(ml_dtypes.bfloat16)
+    if not exact and dtype in QUANTISED:
+        return references.quantise_activations(x)
+    return x
+
+
+def pack(weight, dtype, **arguments):
+    if dtype in QUANTISED:
+        blocks, values = quantise(weight, dtype)
+        return ops.PackedWeights(blocks, dtype, **arguments), values
+    values = weight.astype(references.DTYPES[dtype])
+    return ops.PackedWeights(values, **arguments), values
+
+
+@given(
+    x_dtype=st.sampled_from(sorted(references.DTYPES)),
+    weight_dtype=st.sampled_from(sorted(references.DTYPES) + QUANTISED),
+    leading=st.lists(st.integers(1, 6), max_size=2),
+    blocks=st.integers(1, 6),
+    odd_inputs=st.integers(0, 31),
+    num_outputs=st.integers(1, 70),
+    activation=st.sampled_from(ACTIVATIONS),
+    with_bias=st.booleans(),
+    with_residual=st.booleans(),
+    exact=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_linear_matches_reference(
+    x_dtype, weight_dtype, leading, blocks, odd_inputs, num_outputs, activation, with_bias, with_residual, exact, seed
+):
+    rng = np.random.default_rng(seed)
+    num_inputs = 32 * blocks + (0 if weight_dtype in QUANTISED else odd_inputs)
+    x = rng.standard_normal((*leading, num_inputs)).astype(references.DTYPES[x_dtype])
+    packed, values = pack(rng.standard_normal((num_outputs, num_inputs), np.float32), weight_dtype)
+    assert (packed.dtype, packed.num_outputs, packed.num_inputs) == (weight_dtype, num_outputs, num_inputs)
+    arguments = {}
+    if with_bias:
+        arguments["bias"] = rng.standard_normal(num_outputs, np.float32)
+    if with_residual:
+        arguments["residual"] = rng.standard_normal((*leading, num_outputs)).astype(x.dtype)
+    out = ops.linear(x, packed, activation=activation, exact=exact, **arguments)
+    assert out.dtype == x.dtype
+    expected, magnitude = references.linear(
+        as_kernels_see(x, weight_dtype, exact), values, activation=activation, **arguments
+    )
+    references.assert_close(out, expected, num_inputs + 2, magnitude)
+
+
+@pytest.mark.parametrize("isa", ops.supported_isas())
+@pytest.mark.parametrize("dtype", sorted(references.DTYPES) + QUANTISED)
+@pytest.mark.parametrize("rows", [1, 5, 40])
+def test_every_level(isa, dtype, rows, rng):
+    context = ops.Context(num_threads=2, isa=isa)
+    packed, values = pack(rng.standard_normal((100, 320), np.float32), dtype, context=context)
+    x = rng.standard_normal((rows, 320), np.float32)
+    expected, magnitude = references.linear(as_kernels_see(x, dtype, False), values)
+    references.assert_close(ops.linear(x, packed, context=context), expected, 322, magnitude)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "q4_1"])
+def test_rows_do_not_depend_on_their_number_or_on_threads(dtype, rng):
+    packed, _ = pack(rng.standard_normal((96, 256), np.float32), dtype)
+    x = rng.standard_normal((130, 256), np.float32)
+    expected = ops.linear(x, packed, context=ops.Context(num_threads=1))
+    for threads in (2, 3):
+        context = ops.Context(num_threads=threads)
+        for rows in (1, 3, 17, 130):
+            np.testing.assert_array_equal(ops.linear(x[:rows], packed, context=context), expected[:rows])
+
+
+@given(
+    weight_dtype=st.sampled_from(["f32", "bf16"] + QUANTISED),
+    rows=st.integers(1, 20),
+    num_outputs=st.integers(1, 50),
+    activation=st.sampled_from(ACTIVATIONS),
+    exact=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_gated_linear_matches_reference(weight_dtype, rows, num_outputs, activation, exact, seed):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((rows, 96), np.float32)
+    gate, up = rng.standard_normal((2, num_outputs, 96), np.float32)
+    if weight_dtype in QUANTISED:
+        (gate_blocks, gate), (up_blocks, up) = quantise(gate, weight_dtype), quantise(up, weight_dtype)
+        packed = ops.PackedWeights.gate_up(gate_blocks, up_blocks, weight_dtype)
+    else:
+        gate, up = gate.astype(references.DTYPES[weight_dtype]), up.astype(references.DTYPES[weight_dtype])
+        packed = ops.PackedWeights.gate_up(gate, up)
+    assert packed.num_gated_outputs == num_outputs
+    seen = as_kernels_see(x, weight_dtype, exact)
+    gates, gates_magnitude = references.linear(seen, gate, activation=activation)
+    ups, ups_magnitude = references.linear(seen, up)
+    out = ops.gated_linear(x, packed, activation, exact=exact)
+    references.assert_close(out, gates * ups, 98, gates_magnitude * ups_magnitude)
+
+
+def test_stacked_weights(rng):
+    parts = [rng.standard_normal((outputs, 64), np.float32) for outputs in (48, 16, 7)]
+    x = rng.standard_normal((3, 64), np.float32)
+    packed = ops.PackedWeights.stack(parts)
+    assert packed.num_outputs == 71
+    np.testing.assert_array_equal(ops.linear(x, packed), ops.linear(x, ops.PackedWeights(np.concatenate(parts))))
+
+
+def test_strides_and_out(rng):
+    packed, values = pack(rng.standard_normal((20, 64), np.float32), "f32")
+    x = rng.standard_normal((3, 4, 100), np.float32).transpose(1, 0, 2)[..., 7:71]
+    expected, magnitude = references.linear(x, values)
+    out = np.full((4, 3, 30), np.nan, np.float32)[..., :20]
+    assert ops.linear(x, packed, out=out) is out
+    references.assert_close(out, expected, 66, magnitude)
+    half = np.empty((4, 3, 20), np.float16)
+    ops.linear(x, packed, out=half)
+    references.assert_close(half, expected, 66, magnitude)
+    residual = expected.astype(np.float32)
+    ops.linear(x, packed, residual=residual, out=residual)
+    references.assert_close(residual, 2 * expected, 66, magnitude + np.abs(expected))
+
+
+WEIGHTS = ops.PackedWeights(np.ones((16, 64), np.float32))
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (dict(x=np.ones((2, 63), np.float32)), "x must be"),
+        (dict(x=np.float32(1)), "x must have at least one dimension"),
+        (dict(bias=np.ones(15, np.float32)), "bias must be [16]"),
+        (dict(bias=np.ones(16, np.float16)), "bias must be f32"),
+        (dict(residual=np.ones((1, 16), np.float32)), "residual must be [2, 16]"),
+        (dict(activation="tanh"), "activation is 'tanh'"),
+        (dict(out=np.ones((2, 17), np.float32)), "out must be [2, 16]"),
+        (dict(weights=ops.PackedWeights.gate_up(*np.ones((2, 16, 64), np.float32))), "gated_linear"),
+    ],
+)
+def test_errors_name_the_argument(arguments, message):
+    usable = dict(x=np.ones((2, 64), np.float32), weights=WEIGHTS)
+    with pytest.raises(ValueError) as error:
+        ops.linear(**(usable | arguments))
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "weight, dtype, message",
+    [
+        (np.ones(8, np.float32), None, "2 dimensions"),
+        (np.ones((2, 8), np.int32), None, "which can't be packed"),
+        (np.ones((2, 18), np.uint8), "q9", "dtype is 'q9'"),
+        (np.ones((2, 18), np.uint8), "f32", "dtype is 'f32'"),
+        (np.ones((2, 17), np.uint8), "q4_0", "whole blocks of 18 bytes, got 17"),
+        (np.ones((2, 18), np.float32), "q4_0", "weight must be u8"),
+    ],
+)
+def test_weights_are_checked(weight, dtype, message):
+    with pytest.raises(ValueError, match=message):
+        ops.PackedWeights(weight, dtype)
+
+
+def test_stacked_weights_are_checked():
+    for weights in ([], [np.ones((8, 4), np.float32), np.ones((8, 4), np.float32)], [np.ones((16, 4)), WEIGHTS]):
+        with pytest.raises((ValueError, TypeError)):
+            ops.PackedWeights.stack(weights)
