@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "llm/tokenizer.h"
+#include "llm/token_id.h"
 #include "ops_transformer/base/export.h"
 
 namespace ops_transformer::llm {
@@ -54,17 +54,19 @@ class OPS_TRANSFORMER_API Sampler {
  private:
   struct Candidate {
     float logit;
+    float weight;  // exp((logit - best) / temperature): the likeliest weighs 1
     TokenId id;
-    double weight;  // exp((logit - best) / temperature): the likeliest weighs 1
     bool operator<(const Candidate& other) const noexcept {  // likelier first, then lower id: a total order
       return logit != other.logit ? logit > other.logit : id < other.id;
     }
   };
   std::span<const float> penalised(std::span<const float> logits);
-  void keep_all(std::span<const float> logits);
-  void keep_top_k(std::span<const float> logits);
-  void keep_top_p();
+  void weigh_top_k(std::span<const float> logits, float best);
+  void weigh_all(std::span<const float> logits, float best);
+  void keep_heaviest(std::span<const float> logits, double total);
+  void keep_top_p(double total);
   TokenId draw();
+  std::size_t draw_position(double total);
 
   SamplerOptions options_;
   Random random_;
@@ -72,6 +74,7 @@ class OPS_TRANSFORMER_API Sampler {
   std::size_t oldest_ = 0;
   std::unordered_map<TokenId, std::size_t> seen_;
   std::vector<float> adjusted_;
+  std::vector<float> weights_;
   std::vector<Candidate> candidates_;
 };
 

@@ -11,11 +11,10 @@
 #include <vector>
 
 #include "llm/gguf.h"
+#include "llm/token_id.h"
 #include "ops_transformer/base/export.h"
 
 namespace ops_transformer::llm {
-
-using TokenId = std::int32_t;
 
 struct EncodeOptions {
   bool add_special = false;              // BOS in front and EOS behind, where the model asks for them

@@ -8,9 +8,10 @@
 #include <string_view>
 #include <vector>
 
+#include "llm/token_id.h"
+
 namespace ops_transformer::llm {
 
-using TokenId = std::int32_t;
 inline constexpr TokenId kNoToken = -1;
 
 /// Kinds of token, as GGUF numbers them.
