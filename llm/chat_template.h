@@ -20,8 +20,8 @@ struct ChatMessage {
 /// role and content are encoded as plain text, so a message can't forge a turn.
 class OPS_TRANSFORMER_API ChatTemplate {
  public:
-  /// Reads tokenizer.chat_template. A file without one, or with one of another format, gets ChatML and a warning.
-  /// Throws InvalidFile where the vocabulary lacks ChatML's turn marks.
+  /// Reads tokenizer.chat_template; `tokenizer` must outlive the object. A file without one, or with one of another
+  /// format, gets ChatML and a warning. Throws InvalidFile where the vocabulary lacks ChatML's turn marks.
   explicit ChatTemplate(const Tokenizer& tokenizer);
 
   /// The prompt's tokens. `add_generation_prompt` opens the assistant's turn at the end. A conversation that does not

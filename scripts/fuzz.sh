@@ -21,6 +21,6 @@ for fuzzer in "${fuzzers[@]}"; do
   LLVM_PROFILE_FILE=$work/profiles/$name.profraw "$fuzzer" -max_total_time=$((seconds / ${#fuzzers[@]})) -timeout=10 \
     -malloc_limit_mb=50 -rss_limit_mb=1024 -max_len=4096 -print_final_stats=1 -print_funcs=0 -verbosity=0 \
     -artifact_prefix=$work/artifacts/"$name"- $work/corpus/"$name" $work/seeds/"$name" 2>&1 |
-    grep -vE '^(INFO|stat::(new_units|slowest|peak|average)|Done|"|####)'
+    { grep -vE '^(INFO|stat::(new_units|slowest|peak|average)|Done|"|####)' || true; }
 done
 scripts/fuzz_coverage.sh
