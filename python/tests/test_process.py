@@ -9,13 +9,26 @@ import sys
 import threading
 import time
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import ops_transformer as ops
 
-X = np.random.default_rng(3).standard_normal((4096, 256), np.float32)
+RNG = np.random.default_rng(3)
+X = RNG.standard_normal((4096, 256), np.float32)
 WEIGHT = np.ones(256, np.float32)
+PACKED = ops.PackedWeights(RNG.standard_normal((320, 256), np.float32))
+QKV = RNG.standard_normal((3, 2, 4, 65, 64), np.float32)
+
+
+def every_operator(context):
+    return [
+        ops.fused_rmsnorm(X, WEIGHT, context=context),
+        ops.rotary_embedding(X.reshape(4096, 4, 64), np.arange(4096), context=context),
+        ops.linear(X, PACKED, context=context),
+        ops.flash_attention(*QKV, causal=True, context=context),
+    ]
 
 
 def num_threads_of_process():
@@ -31,8 +44,8 @@ def run_fresh(code):
 def test_one_thread_starts_no_other():
     context = ops.Context(num_threads=1)
     before = num_threads_of_process()
-    for _ in range(100):
-        ops.fused_rmsnorm(X, WEIGHT, context=context)
+    for _ in range(25):
+        every_operator(context)
     assert num_threads_of_process() == before
 
 
@@ -63,26 +76,51 @@ def test_contexts_are_checked():
     assert (context.num_threads, context.deterministic, context.isa) == (3, True, "generic")
 
 
-def child(expected, connection):
-    result = ops.fused_rmsnorm(X, WEIGHT, context=ops.Context(num_threads=4))
-    connection.send(np.array_equal(result, expected) and np.array_equal(ops.fused_rmsnorm(X, WEIGHT), expected))
+def child(expected, context, connection):
+    results = every_operator(context) + every_operator(ops.Context(num_threads=4)) + every_operator(None)
+    connection.send([np.array_equal(result, expected[i % len(expected)]) for i, result in enumerate(results)])
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_forked_child_computes_the_same():
-    expected = ops.fused_rmsnorm(X, WEIGHT, context=ops.Context(num_threads=4))
-    np.testing.assert_array_equal(ops.fused_rmsnorm(X, WEIGHT), expected)
+    """With the parent's context, one of its own and the default one."""
+    context = ops.Context(num_threads=4)
+    expected = every_operator(context)
+    every_operator(None)
     fork = multiprocessing.get_context("fork")
     ours, theirs = fork.Pipe()
-    process = fork.Process(target=child, args=(expected, theirs))
+    process = fork.Process(target=child, args=(expected, context, theirs))
     process.start()
     try:
-        assert ours.poll(20), "the child hangs"
-        assert ours.recv()
-        process.join(20)
+        assert ours.poll(30), "the child hangs"
+        assert all(ours.recv())
+        process.join(30)
         assert process.exitcode == 0
     finally:
         process.kill()
+    for result, same in zip(every_operator(context), expected):
+        np.testing.assert_array_equal(result, same)
+
+
+@pytest.mark.parametrize("kind", ["f32", "bf16"])
+def test_deterministic_bits_for_any_number_of_threads(kind):
+    """Case 82: sums of 4097 terms."""
+    dtype = np.float32 if kind == "f32" else ml_dtypes.bfloat16
+    x, weight = RNG.standard_normal((3, 4097)).astype(dtype), RNG.standard_normal((33, 4097)).astype(dtype)
+    q, k, v = (RNG.standard_normal((1, 2, length, 64)).astype(dtype) for length in (1, 4097, 4097))
+    results = []
+    for threads in (1, 2, 3, 8):
+        context = ops.Context(num_threads=threads, deterministic=True)
+        results.append(
+            [
+                ops.fused_rmsnorm(x, weight[0], context=context),
+                ops.linear(x, ops.PackedWeights(weight), context=context),
+                ops.flash_attention(q, k, v, context=context),
+            ]
+        )
+    for other in results[1:]:
+        for first, same in zip(results[0], other):
+            np.testing.assert_array_equal(same, first)
 
 
 def test_other_python_threads_run_meanwhile():
