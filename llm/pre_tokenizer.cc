@@ -19,6 +19,21 @@ namespace {
 // does not.
 #define SPACE \
   "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
+// PCRE2 of Debian 12 knows Unicode 14. Letters and numbers of Unicode 15 and 16 are written out, as that is what the
+// engine behind the published tokenizers (0.23) knows; its digit splitter knows Unicode 17's numbers too.
+#define LETTER                                                                                     \
+  "\\p{L}\\x{1c89}-\\x{1c8a}\\x{a7cb}-\\x{a7cd}\\x{a7da}-\\x{a7dc}\\x{105c0}-\\x{105f3}"           \
+  "\\x{10d4a}-\\x{10d65}\\x{10d6f}-\\x{10d85}\\x{10ec2}-\\x{10ec4}\\x{1123f}-\\x{11240}"           \
+  "\\x{11380}-\\x{11389}\\x{1138b}\\x{1138e}\\x{11390}-\\x{113b5}\\x{113b7}\\x{113d1}\\x{113d3}"   \
+  "\\x{11bc0}-\\x{11be0}\\x{11f02}\\x{11f04}-\\x{11f10}\\x{11f12}-\\x{11f33}\\x{1342f}"            \
+  "\\x{13441}-\\x{13446}\\x{13460}-\\x{143fa}\\x{16100}-\\x{1611d}\\x{16d40}-\\x{16d6c}\\x{18cff}" \
+  "\\x{1b132}\\x{1b155}\\x{1df25}-\\x{1df2a}\\x{1e030}-\\x{1e06d}\\x{1e4d0}-\\x{1e4eb}"            \
+  "\\x{1e5d0}-\\x{1e5ed}\\x{1e5f0}\\x{2b739}\\x{2ebf0}-\\x{2ee5d}\\x{31350}-\\x{323af}"
+#define NUMBER                                                                                 \
+  "\\p{N}\\x{10d40}-\\x{10d49}\\x{116d0}-\\x{116e3}\\x{11bf0}-\\x{11bf9}\\x{11f50}-\\x{11f59}" \
+  "\\x{16130}-\\x{16139}\\x{16d70}-\\x{16d79}\\x{1ccf0}-\\x{1ccf9}\\x{1d2c0}-\\x{1d2d3}"       \
+  "\\x{1e4f0}-\\x{1e4f9}\\x{1e5f1}-\\x{1e5fa}"
+#define DIGIT NUMBER "\\x{11de0}-\\x{11de9}\\x{16ff4}-\\x{16ff6}"
 #define CONTRACTIONS "'s|'t|'re|'ve|'m|'ll|'d"
 
 struct Rule {
@@ -28,15 +43,18 @@ struct Rule {
   bool adds_bos_by_default;
 };
 
-constexpr const char* kGpt2 =
-    CONTRACTIONS "| ?\\p{L}+| ?\\p{N}+| ?[^" SPACE "\\p{L}\\p{N}]+|[" SPACE "]+(?![^" SPACE "])|[" SPACE "]+";
+constexpr const char* kGpt2 = CONTRACTIONS "| ?[" LETTER "]+| ?[" NUMBER "]+| ?[^" SPACE LETTER NUMBER "]+|[" SPACE
+                                           "]+(?![^" SPACE "])|[" SPACE "]+";
 // Every digit stands alone, and GPT-2's rule sees the text between digits only: spaces before a digit end such a text.
-constexpr const char* kSmolLm =
-    CONTRACTIONS "|\\p{N}| ?\\p{L}+| ?[^" SPACE "\\p{L}\\p{N}]+|[" SPACE "]+(?![^" SPACE "\\p{N}])|[" SPACE "]+";
+constexpr const char* kSmolLm = CONTRACTIONS "|[" DIGIT "]| ?[" LETTER "]+| ?[^" SPACE LETTER DIGIT "]+|[" SPACE
+                                             "]+(?![^" SPACE DIGIT "])|[" SPACE "]+";
 constexpr const char* kLlama3 =
-    "(?i:" CONTRACTIONS ")|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^" SPACE "\\p{L}\\p{N}]+[\\r\\n]*|[" SPACE
-    "]*[\\r\\n]+|[" SPACE "]+(?![^" SPACE "])|[" SPACE "]+";
+    "(?i:" CONTRACTIONS ")|[^\\r\\n" LETTER NUMBER "]?[" LETTER "]+|[" NUMBER "]{1,3}| ?[^" SPACE LETTER NUMBER
+    "]+[\\r\\n]*|[" SPACE "]*[\\r\\n]+|[" SPACE "]+(?![^" SPACE "])|[" SPACE "]+";
 #undef SPACE
+#undef LETTER
+#undef NUMBER
+#undef DIGIT
 #undef CONTRACTIONS
 
 constexpr std::array<Rule, 6> kRules = {{{"smollm", kSmolLm, false, false},
