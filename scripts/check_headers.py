@@ -8,7 +8,7 @@ import subprocess
 import sys
 import sysconfig
 
-FLAGS = ["-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Wpedantic", "-Wno-psabi",
+FLAGS = ["-std=c++20", "-fsyntax-only", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wpedantic", "-Wno-psabi",
          "-Werror", "-DFMT_HEADER_ONLY", "-I.", "-x", "c++"]
 
 
