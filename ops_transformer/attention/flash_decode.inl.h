@@ -65,6 +65,7 @@ struct WidenedKeys {
       for (int v = 0; v < Vectors; ++v) {
         const T* p = values + rows.v[key] + v * kLanes;
         value[v] = Vectors == 1 && tail ? load_first(p, tail) : load(p);
+        OPS_TRANSFORMER_KEEP_IN_REGISTER(value[v]);
       }
 #pragma GCC unroll 4
       for (int r = 0; r < Rows; ++r) {
@@ -129,6 +130,8 @@ struct Bf16Keys {
           a = _mm512_loadu_si512(even + half * 32);
           b = _mm512_loadu_si512(odd + half * 32);
         }
+        OPS_TRANSFORMER_KEEP_IN_REGISTER(a);
+        OPS_TRANSFORMER_KEEP_IN_REGISTER(b);
         const __m512i low = interleave_low(a, b), high = interleave_high(a, b);
   #pragma GCC unroll 4
         for (int r = 0; r < Rows; ++r) {
@@ -171,7 +174,10 @@ void score_rows(const AttentionArgs& args, const KeyRows& rows, const KeyRows& n
       for (std::int64_t step = 0; step < whole; ++step) {
         F32 row[kKeysAtOnce];
 #pragma GCC unroll 4
-        for (int i = 0; i < kKeysAtOnce; ++i) row[i] = Keys::load_key(key[i] + step * Keys::kStep);
+        for (int i = 0; i < kKeysAtOnce; ++i) {
+          row[i] = Keys::load_key(key[i] + step * Keys::kStep);
+          OPS_TRANSFORMER_KEEP_IN_REGISTER(row[i]);
+        }
 #pragma GCC unroll 4
         for (int r = 0; r < Rows; ++r) {
           const F32 query = q[r * q_stride + step];

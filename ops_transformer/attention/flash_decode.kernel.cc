@@ -9,6 +9,7 @@ namespace {
 
 #include "ops_transformer/attention/attention_state.inl.h"
 #include "ops_transformer/attention/lane_shuffle.inl.h"
+#include "ops_transformer/gemm/tile_engine.inl.h"
 #include "ops_transformer/simd/convert.inl.h"
 
 #include "ops_transformer/attention/attention_rows.inl.h"
