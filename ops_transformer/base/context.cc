@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "ops_transformer/base/error.h"
 
@@ -30,21 +31,38 @@ Context::Context(const ContextOptions& options)
       isa_(choose_isa(options.isa)),
       deterministic_(options.deterministic) {}
 
-Context::~Context() = default;
-
-std::unique_ptr<Arena> Context::take_arena() {
-  std::lock_guard lock(arenas_mutex_);
-  if (idle_arenas_.empty()) return std::make_unique<Arena>();
-  auto arena = std::move(idle_arenas_.back());
-  idle_arenas_.pop_back();
-  return arena;
+Context::~Context() {
+  for (auto& idle : idle_arenas_) delete idle.load();
 }
 
-std::size_t Context::workspace_high_water_bytes() const {
-  std::lock_guard lock(arenas_mutex_);
-  std::size_t most = 0;
-  for (const auto& arena : idle_arenas_) most = std::max(most, arena->high_water_bytes());
-  return most;
+std::unique_ptr<Arena> Context::take_arena() {
+  for (auto& idle : idle_arenas_) {
+    if (idle.load(std::memory_order_relaxed)) {
+      if (Arena* arena = idle.exchange(nullptr, std::memory_order_acquire)) return std::unique_ptr<Arena>(arena);
+    }
+  }
+  return std::make_unique<Arena>();
+}
+
+void Context::give_back(std::unique_ptr<Arena> arena) noexcept {
+  std::size_t most = high_water_bytes_.load(std::memory_order_relaxed);
+  while (most < arena->high_water_bytes() &&
+         !high_water_bytes_.compare_exchange_weak(most, arena->high_water_bytes(), std::memory_order_relaxed)) {
+  }
+  arena->reset();
+  for (auto& idle : idle_arenas_) {
+    Arena* none = nullptr;
+    if (idle.compare_exchange_strong(none, arena.get(), std::memory_order_release, std::memory_order_relaxed)) {
+      static_cast<void>(arena.release());
+      return;
+    }
+  }
+}
+
+bool Context::try_hold_threads() noexcept {
+  int holder = threads_held_.load(std::memory_order_relaxed);
+  const int here = fork_generation();
+  return holder != here && threads_held_.compare_exchange_strong(holder, here, std::memory_order_acquire);
 }
 
 Context& Context::process_default() {
@@ -52,21 +70,19 @@ Context& Context::process_default() {
   return context;
 }
 
-CallScope::CallScope(Context& context) : context_(context), arena_(context.take_arena()) {
+CallScope::CallScope(Context& context) : context_(context), arena_(context.take_arena()), outer_(held) {
   const bool nested = held == &context;
-  owns_threads_ = !nested && context.threads_in_use_.try_lock();
+  owns_threads_ = !nested && context.try_hold_threads();
   has_threads_ = nested || owns_threads_;
   if (owns_threads_) held = &context;
 }
 
 CallScope::~CallScope() {
   if (owns_threads_) {
-    held = nullptr;
-    context_.threads_in_use_.unlock();
+    held = outer_;
+    context_.threads_held_.store(Context::kFree, std::memory_order_release);
   }
-  arena_->reset();
-  std::lock_guard lock(context_.arenas_mutex_);
-  context_.idle_arenas_.push_back(std::move(arena_));
+  context_.give_back(std::move(arena_));
 }
 
 }  // namespace ops_transformer

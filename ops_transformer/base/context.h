@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <vector>
 
+#include "ops_transformer/base/cpu_count.h"
 #include "ops_transformer/base/export.h"
 #include "ops_transformer/base/isa.h"
 #include "ops_transformer/base/memory.h"
@@ -41,7 +42,7 @@ class OPS_TRANSFORMER_API Context {
   Profiler* profiler() const noexcept { return profiler_; }
 
   /// The most workspace bytes that one call has used.
-  std::size_t workspace_high_water_bytes() const;
+  std::size_t workspace_high_water_bytes() const noexcept { return high_water_bytes_.load(std::memory_order_relaxed); }
 
   /// The one that Python and C share.
   static Context& process_default();
@@ -49,14 +50,19 @@ class OPS_TRANSFORMER_API Context {
  private:
   friend class CallScope;
   std::unique_ptr<Arena> take_arena();
+  void give_back(std::unique_ptr<Arena> arena) noexcept;
+  bool try_hold_threads() noexcept;
+
+  static constexpr int kFree = -1;
 
   ThreadPool pool_;
   Isa isa_;
   bool deterministic_;
   Profiler* profiler_ = nullptr;
-  std::mutex threads_in_use_;
-  mutable std::mutex arenas_mutex_;
-  std::vector<std::unique_ptr<Arena>> idle_arenas_;
+  // No mutex: one that is locked while another thread forks stays locked in the child.
+  std::atomic<int> threads_held_{kFree};  // else the fork_generation of the process whose call holds them
+  std::array<std::atomic<Arena*>, 16> idle_arenas_{};
+  std::atomic<std::size_t> high_water_bytes_{0};
 };
 
 /// One call of an operator: leases an arena and, where they are free, the threads. Operators nest: a scope opened by
@@ -87,6 +93,7 @@ class OPS_TRANSFORMER_API CallScope {
  private:
   Context& context_;
   std::unique_ptr<Arena> arena_;
+  const Context* outer_;  // whose threads this thread held before
   bool has_threads_;
   bool owns_threads_;
 };

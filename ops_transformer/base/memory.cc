@@ -13,6 +13,7 @@ namespace ops_transformer {
 namespace {
 
 constexpr std::size_t kMapFrom = std::size_t{1} << 20;
+constexpr std::size_t kLeastBlockBytes = std::size_t{256} << 10;
 
 std::byte* map_aligned(std::size_t bytes) {
   // Map with slack, then give back what lies outside the aligned part.
@@ -58,9 +59,11 @@ Buffer::~Buffer() {
 }
 
 std::byte* Arena::allocate_bytes(std::size_t bytes) {
+  if (bytes > kMaxBytes) throw std::bad_alloc();
   bytes = align_up(bytes);
   if (blocks_.empty() || bytes > blocks_.back().size() - used_in_last_) {
-    blocks_.emplace_back(std::max(bytes, std::size_t{256} << 10));
+    // high_water_ counts only where an earlier call's blocks were dropped.
+    blocks_.emplace_back(align_up(std::max(bytes, blocks_.empty() ? high_water_ : 0), kLeastBlockBytes));
     used_in_last_ = 0;
   }
   std::byte* memory = blocks_.back().data() + used_in_last_;
@@ -70,11 +73,8 @@ std::byte* Arena::allocate_bytes(std::size_t bytes) {
   return memory;
 }
 
-void Arena::reset() {
-  if (blocks_.size() > 1) {
-    blocks_.clear();
-    blocks_.emplace_back(align_up(high_water_, std::size_t{256} << 10));
-  }
+void Arena::reset() noexcept {
+  if (blocks_.size() > 1) blocks_.clear();
   used_in_last_ = used_ = 0;
 }
 

@@ -2,7 +2,8 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
+#include <cstdint>
+#include <new>
 #include <span>
 #include <vector>
 
@@ -41,21 +42,24 @@ class OPS_TRANSFORMER_API Buffer {
 };
 
 /// Workspace of the calls of a Context: a bump allocator that keeps its memory, so that a steady state allocates
-/// nothing. `reset` merges what an earlier call needed into one block.
+/// nothing. After a call that needed several blocks, the next one starts with a single block of their size.
 class OPS_TRANSFORMER_API Arena {
  public:
   /// Uninitialised, 64-byte aligned, valid until reset. Throws std::bad_alloc.
   template <class T>
   std::span<T> allocate(std::size_t count) {
+    if (count > kMaxBytes / sizeof(T)) throw std::bad_alloc();
     return {reinterpret_cast<T*>(allocate_bytes(count * sizeof(T))), count};
   }
   std::byte* allocate_bytes(std::size_t bytes);
-  void reset();
+  void reset() noexcept;
 
   /// The most bytes that one call has used.
   std::size_t high_water_bytes() const noexcept { return high_water_; }
 
  private:
+  static constexpr std::size_t kMaxBytes = PTRDIFF_MAX - kHugePageBytes;
+
   std::vector<Buffer> blocks_;  // the last one is being filled
   std::size_t used_in_last_ = 0;
   std::size_t used_ = 0;

@@ -4,7 +4,16 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "ops_transformer/base/error.h"
+
 namespace ops_transformer {
+
+int checked_rank(std::size_t rank) {
+  if (rank > std::size_t(kMaxRank)) {
+    throw InvalidArgument(fmt::format("a tensor has {} dimensions, must have at most {}", rank, kMaxRank));
+  }
+  return int(rank);
+}
 
 std::string describe(const ConstTensorView& view) {
   return fmt::format("[{}] {}", fmt::join(view.shape(), ", "), dtype_name(view.dtype()));

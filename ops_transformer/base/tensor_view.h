@@ -16,8 +16,12 @@ namespace ops_transformer {
 
 inline constexpr int kMaxRank = 8;
 
+/// Throws InvalidArgument where a view can't have so many dimensions.
+OPS_TRANSFORMER_API int checked_rank(std::size_t rank);
+
 /// A tensor that somebody else owns: pointer, dtype, shape and strides. Strides count elements (for block-quantised
-/// types: the last dimension is contiguous and its stride is 1). `Byte` is std::byte or const std::byte.
+/// types: the last dimension is contiguous and its stride is 1). `Byte` is std::byte or const std::byte. Making one
+/// throws InvalidArgument past kMaxRank dimensions.
 template <class Byte>
 class BasicTensorView {
  public:
@@ -27,7 +31,7 @@ class BasicTensorView {
 
   /// Row-major contiguous.
   BasicTensorView(Pointer data, DType dtype, std::span<const std::int64_t> shape)
-      : data_(data), dtype_(dtype), rank_(int(shape.size())) {
+      : data_(data), dtype_(dtype), rank_(checked_rank(shape.size())) {
     std::int64_t stride = 1;
     for (int i = rank_ - 1; i >= 0; --i) {
       shape_[i] = shape[i];
@@ -39,7 +43,7 @@ class BasicTensorView {
       : BasicTensorView(data, dtype, std::span(shape.begin(), shape.size())) {}
 
   BasicTensorView(Pointer data, DType dtype, std::span<const std::int64_t> shape, std::span<const std::int64_t> strides)
-      : data_(data), dtype_(dtype), rank_(int(shape.size())) {
+      : data_(data), dtype_(dtype), rank_(checked_rank(shape.size())) {
     for (int i = 0; i < rank_; ++i) {
       shape_[i] = shape[i];
       strides_[i] = strides[i];
@@ -78,6 +82,7 @@ class BasicTensorView {
   /// The last dimension is contiguous (or has at most one element).
   bool rows_contiguous() const { return rank_ == 0 || shape_[rank_ - 1] <= 1 || strides_[rank_ - 1] == 1; }
   bool contiguous() const {
+    if (num_elements() == 0) return true;
     std::int64_t expected = 1;
     for (int i = rank_ - 1; i >= 0; --i) {
       if (shape_[i] > 1 && strides_[i] != expected) return false;

@@ -5,17 +5,14 @@
 #include <pthread.h>
 #include <sched.h>
 
-#include <algorithm>
-#include <charconv>
+#include <atomic>
 #include <chrono>
-#include <cstdlib>
-#include <fstream>
-#include <limits>
-#include <string>
-#include <string_view>
+#include <cstdint>
 #include <system_error>
-#include <utility>
+#include <thread>
+#include <vector>
 
+#include "ops_transformer/base/cpu_count.h"
 #include "ops_transformer/base/error.h"
 
 namespace ops_transformer {
@@ -25,22 +22,16 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kJoinSpin = std::chrono::microseconds(10);
 constexpr auto kIdleSpin = std::chrono::microseconds(30);
 
-// Read when the library is loaded: a thread made later may have inherited a narrower mask (OpenMP pins its master).
-const cpu_set_t kProcessCpus = [] {
-  cpu_set_t cpus;
-  if (sched_getaffinity(0, sizeof cpus, &cpus) != 0) {
-    CPU_ZERO(&cpus);
-    CPU_SET(0, &cpus);
-  }
-  return cpus;
-}();
-
-// Threads of the parent don't exist in a forked child; a pool that sees another generation starts its own.
-std::atomic<int> fork_generation{0};
+std::atomic<int> forks{0};
 [[maybe_unused]] const int kForkHandler =
-    pthread_atfork(nullptr, nullptr, [] { fork_generation.fetch_add(1, std::memory_order_relaxed); });
+    pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
 
-thread_local bool inside_region = false;
+// The body that this thread is inside: its pool (nullptr: none) and worker.
+struct Inside {
+  const void* pool = nullptr;
+  int worker = 0;
+};
+thread_local Inside inside;
 
 void relax() noexcept {
 #if defined(__x86_64__)
@@ -63,71 +54,54 @@ bool spin_until(Done done, Clock::duration limit) {
   }
 }
 
-// CPUs' worth of time that the cgroup (v2, then v1) grants; infinity without a quota.
-double cgroup_cpus() {
-  double quota = -1, period = 0;
-  if (std::ifstream v2("/sys/fs/cgroup/cpu.max"); v2) {
-    std::string word;
-    if (v2 >> word >> period && word != "max") quota = std::strtod(word.c_str(), nullptr);
-  } else {
-    std::ifstream quota_file("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"),
-        period_file("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
-    if (!(quota_file >> quota && period_file >> period)) quota = -1;
-  }
-  return quota > 0 && period > 0 ? quota / period : std::numeric_limits<double>::infinity();
-}
-
 }  // namespace
 
-int default_num_threads() {
-  if (const char* wanted = std::getenv("OPS_TRANSFORMER_NUM_THREADS"); wanted && *wanted) {
-    const std::string_view text = wanted;
-    int value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size() || value < 1 || value > 1024) {
-      throw InvalidArgument(fmt::format("OPS_TRANSFORMER_NUM_THREADS is '{}', must be a number from 1 to 1024", text));
-    }
-    return value;
-  }
-  const double cpus = std::min(double(CPU_COUNT(&kProcessCpus)), cgroup_cpus());
-  return std::max(1, int(cpus + 0.5));
-}
+int fork_generation() noexcept { return forks.load(std::memory_order_relaxed); }
 
-// The claim word holds (generation << 32 | items left). A successful compare-exchange that takes one item proves that
-// the region of that generation is still open, so its fields can be read: the caller can't return before the item is
-// done.
-struct ThreadPool::Shared {
-  alignas(64) std::atomic<std::uint64_t> claim{0};
-  std::atomic<std::size_t> num_items{0};
-  std::atomic<ErasedBody*> call{nullptr};
+// Workers and what they read. A forked child abandons the parent's: its threads are not there, can be neither joined
+// nor detached, and their stacks may by now belong to other threads.
+struct ThreadPool::Team {
+  // Items of the region that nobody has claimed. Taking one by compare-exchange proves that a region is open and that
+  // its fields, written before the counter, can be read: the caller doesn't return before that item is done. They share
+  // its cache line, so that the claim brings them along.
+  alignas(64) std::atomic<std::size_t> unclaimed{0};
+  std::size_t num_items = 0;
+  ErasedBody* call = nullptr;
   std::atomic<void*> body{nullptr};
   alignas(64) std::atomic<std::size_t> undone{0};
   alignas(64) std::atomic<std::uint32_t> epoch{0};  // what sleepers wait on
   std::atomic<int> sleepers{0};
   std::atomic<bool> stopping{false};
-  int generation_of_fork = fork_generation.load(std::memory_order_relaxed);
 
-  bool claim_item(std::size_t& item) noexcept {
-    std::uint64_t word = claim.load(std::memory_order_acquire);
-    while (std::uint32_t(word) != 0) {
-      if (claim.compare_exchange_weak(word, word - 1, std::memory_order_acq_rel, std::memory_order_acquire)) {
-        item = num_items.load(std::memory_order_relaxed) - std::uint32_t(word);
+  const void* pool;
+  const int generation = fork_generation();
+  std::vector<std::thread> workers;
+
+  Team(const void* its_pool, int num_workers) : pool(its_pool) { workers.reserve(std::size_t(num_workers)); }
+  ~Team() {
+    if (workers.empty()) return;
+    stopping.store(true);
+    epoch.fetch_add(1);
+    epoch.notify_all();
+    for (std::thread& worker : workers) worker.join();
+  }
+
+  bool claim(std::size_t& item) noexcept {
+    std::size_t left = unclaimed.load(std::memory_order_relaxed);
+    while (left != 0) {
+      if (unclaimed.compare_exchange_weak(left, left - 1, std::memory_order_acquire, std::memory_order_relaxed)) {
+        item = num_items - left;
         return true;
       }
     }
     return false;
   }
 
-  void run_item(std::size_t item, int worker) noexcept {
-    call.load(std::memory_order_relaxed)(body.load(std::memory_order_relaxed), item, worker);
-    undone.fetch_sub(1, std::memory_order_acq_rel);
-  }
-
-  void work(int worker) noexcept {
-    inside_region = true;
+  // Claims items until there are none; `done` of them are done already.
+  void work(int worker, std::size_t done) noexcept {
     std::size_t item;
-    while (claim_item(item)) run_item(item, worker);
-    inside_region = false;
+    for (; claim(item); ++done) call(body.load(std::memory_order_relaxed), item, worker);
+    if (done) undone.fetch_sub(done, std::memory_order_release);
   }
 
   // Starts to fetch what the body captured while the claim is still on its way.
@@ -137,64 +111,63 @@ struct ThreadPool::Shared {
   }
 
   void serve(int worker) noexcept {
-    pthread_setaffinity_np(pthread_self(), sizeof kProcessCpus, &kProcessCpus);
-    while (!stopping.load(std::memory_order_acquire)) {
-      const auto has_work = [this] { return std::uint32_t(claim.load()) != 0 || stopping.load(); };
-      if (spin_until(has_work, kIdleSpin)) {
+    use_process_cpus();
+    inside = {pool, worker};
+    const auto wanted = [this] { return unclaimed.load() != 0 || stopping.load(); };
+    while (!stopping.load(std::memory_order_relaxed)) {
+      if (spin_until(wanted, kIdleSpin)) {
         prefetch_body();
-        work(worker);
+        work(worker, 0);
         continue;
       }
+      // Either the caller sees this sleeper, or this worker sees its items: both write before they read, in the one
+      // order of sequentially consistent operations.
       const std::uint32_t seen = epoch.load();
       sleepers.fetch_add(1);
-      if (!has_work()) epoch.wait(seen);
+      if (!wanted()) epoch.wait(seen);
       sleepers.fetch_sub(1);
     }
   }
 
-  void wake() noexcept {
-    if (sleepers.load() > 0) {
-      epoch.fetch_add(1);
+  void open(std::size_t count, ErasedBody* its_call, void* its_body) noexcept {
+    num_items = count;
+    call = its_call;
+    body.store(its_body, std::memory_order_relaxed);
+    undone.store(count, std::memory_order_relaxed);
+    unclaimed.store(count - 1);  // the caller has the first one without a claim
+    const auto asleep = std::size_t(sleepers.load());
+    if (asleep == 0) return;
+    epoch.fetch_add(1);
+    if (count - 1 >= asleep) {
       epoch.notify_all();
+    } else {
+      for (std::size_t i = 1; i < count; ++i) epoch.notify_one();
     }
+  }
+
+  void join() noexcept {
+    const auto done = [this] { return undone.load(std::memory_order_acquire) == 0; };
+    while (!spin_until(done, kJoinSpin)) sched_yield();
   }
 };
 
-ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads), shared_(std::make_unique<Shared>()) {
+ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads) {
   if (num_threads < 1 || num_threads > 1024) {
     throw InvalidArgument(fmt::format("num_threads is {}, must be from 1 to 1024", num_threads));
   }
 }
 
 ThreadPool::~ThreadPool() {
-  if (workers_.empty()) return;
-  if (shared_->generation_of_fork != fork_generation.load(std::memory_order_relaxed)) {
-    forget_workers();
-    return;
-  }
-  shared_->stopping.store(true);
-  shared_->epoch.fetch_add(1);
-  shared_->epoch.notify_all();
-  for (std::thread& worker : workers_) worker.join();
-}
-
-void ThreadPool::forget_workers() {
-  // They live in the parent alone, so they can be neither joined nor detached (ESRCH), and a joinable std::thread that
-  // is destroyed ends the process. What they read has whatever state it had at the fork.
-  if (!workers_.empty()) new std::vector<std::thread>(std::move(workers_));
-  workers_.clear();
-  shared_.release();
+  if (team_ && team_->generation != fork_generation()) static_cast<void>(team_.release());
 }
 
 void ThreadPool::start_workers() {
-  if (shared_->generation_of_fork != fork_generation.load(std::memory_order_relaxed)) {
-    forget_workers();
-    shared_ = std::make_unique<Shared>();
-  }
-  if (!workers_.empty()) return;
+  if (team_ && team_->generation == fork_generation()) return;
+  static_cast<void>(team_.release());
+  team_ = std::make_unique<Team>(this, num_threads_ - 1);
   try {
     for (int i = 1; i < num_threads_; ++i) {
-      workers_.emplace_back([shared = shared_.get(), i] { shared->serve(i); });
+      team_->workers.emplace_back([team = team_.get(), i] { team->serve(i); });
     }
   } catch (const std::system_error&) {
     // The process may have no more threads: the ones there are, or the caller alone, do the work.
@@ -202,28 +175,20 @@ void ThreadPool::start_workers() {
 }
 
 void ThreadPool::run_erased(std::size_t num_items, ErasedBody* call, void* body) {
-  const bool nested = inside_region;
-  if (num_threads_ == 1 || num_items <= 1 || nested || num_items > 0xffffffffu) {
-    inside_region = true;
-    for (std::size_t item = 0; item < num_items; ++item) call(body, item, 0);
-    inside_region = nested;
+  if (num_threads_ == 1 || num_items <= 1 || inside.pool) {
+    const Inside outer = inside;
+    inside = {this, outer.pool == this ? outer.worker : 0};
+    for (std::size_t item = 0; item < num_items; ++item) call(body, item, inside.worker);
+    inside = outer;
     return;
   }
   start_workers();
-  Shared& shared = *shared_;
-  shared.num_items.store(num_items, std::memory_order_relaxed);
-  shared.call.store(call, std::memory_order_relaxed);
-  shared.body.store(body, std::memory_order_relaxed);
-  shared.undone.store(num_items, std::memory_order_relaxed);
-  const std::uint64_t generation = (shared.claim.load(std::memory_order_relaxed) >> 32) + 1;
-  // The first item is the caller's without a claim.
-  shared.claim.store(generation << 32 | (num_items - 1));
-  shared.wake();
-  inside_region = true;
-  shared.run_item(0, 0);
-  shared.work(0);
-  const auto done = [&shared] { return shared.undone.load(std::memory_order_acquire) == 0; };
-  while (!spin_until(done, kJoinSpin)) sched_yield();
+  team_->open(num_items, call, body);
+  inside = {this, 0};
+  call(body, 0, 0);
+  team_->work(0, 1);
+  inside = {};
+  team_->join();
 }
 
 }  // namespace ops_transformer

@@ -1,21 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
 #include <cstddef>
-#include <cstdint>
 #include <memory>
-#include <thread>
 #include <type_traits>
-#include <vector>
 
 #include "ops_transformer/base/export.h"
 
 namespace ops_transformer {
 
-/// Threads that the process may use: the smaller of its CPU affinity at load and its cgroup's quota, or
-/// OPS_TRANSFORMER_NUM_THREADS. Throws InvalidArgument where that variable is no positive number.
-OPS_TRANSFORMER_API int default_num_threads();
+/// Grows by one in every forked child, where threads and locks of the parent are no more.
+OPS_TRANSFORMER_API int fork_generation() noexcept;
 
 /// A fork-join pool for regions of microseconds. Items are claimed from one shared counter, so a worker that wakes late
 /// costs nothing: the caller does its items. Joins spin at most 10 us, idle workers 30 us, then they sleep. One region
@@ -23,6 +18,7 @@ OPS_TRANSFORMER_API int default_num_threads();
 class OPS_TRANSFORMER_API ThreadPool {
  public:
   /// The caller counts as one of the threads; num_threads - 1 workers start at the first region that can use them.
+  /// Throws InvalidArgument where num_threads is not from 1 to 1024.
   explicit ThreadPool(int num_threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -32,7 +28,7 @@ class OPS_TRANSFORMER_API ThreadPool {
 
   /// Calls body(item, worker) for each item in [0, num_items), in any order; worker in [0, num_threads) is different
   /// for bodies that run at the same time (it picks a scratch buffer). Returns when all are done. A call from inside a
-  /// body runs inline, as worker 0. The body must not throw.
+  /// body runs inline, with that body's worker (0 where that is another pool's). The body must not throw.
   template <class Body>
   void run(std::size_t num_items, Body&& body) {
     using Plain = std::remove_reference_t<Body>;
@@ -43,15 +39,13 @@ class OPS_TRANSFORMER_API ThreadPool {
 
  private:
   using ErasedBody = void(void* body, std::size_t item, int worker);
-  struct Shared;
+  struct Team;
 
   void run_erased(std::size_t num_items, ErasedBody* call, void* body);
   void start_workers();
-  void forget_workers();
 
   int num_threads_;
-  std::unique_ptr<Shared> shared_;
-  std::vector<std::thread> workers_;
+  std::unique_ptr<Team> team_;
 };
 
 }  // namespace ops_transformer

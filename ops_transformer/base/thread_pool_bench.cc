@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "ops_transformer/base/cpu_count.h"
 #include "ops_transformer/base/thread_pool.h"
 
 namespace ops_transformer {
@@ -36,6 +37,22 @@ void hot_region(benchmark::State& state) {
   }
 }
 BENCHMARK(hot_region)->UseRealTime();
+
+// The same with 1 us of work for every thread: `over_work_ns` is what the region adds to it.
+void hot_region_of_1us(benchmark::State& state) {
+  ThreadPool pool(default_num_threads());
+  const auto items = std::size_t(pool.num_threads());
+  std::vector<double> times;
+  for (auto _ : state) {
+    const auto start = Clock::now();
+    pool.run(items, [](std::size_t, int) { busy(1e-6); });
+    const double seconds = seconds_since(start);
+    state.SetIterationTime(seconds);
+    times.push_back(seconds);
+  }
+  state.counters["over_work_ns"] = (median(times) - 1e-6) * 1e9;
+}
+BENCHMARK(hot_region_of_1us)->UseManualTime();
 
 // Eight items of 25 us after 20 ms idle: `over_hot_us` is the median of what that costs over the same region hot.
 void region_after_idle(benchmark::State& state) {

@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 
 #include "ops_transformer/base/validate.h"
 #include "ops_transformer/norm/rms_norm_kernel.h"
 #include "ops_transformer/profiler/profiler.h"
+#include "ops_transformer/tuning/device_spec.h"
 
 namespace ops_transformer {
 namespace {
@@ -46,6 +48,14 @@ void validate(const ConstTensorView& x, const ConstTensorView& weight, const Ten
   }
 }
 
+// An output that the last-level cache can't keep for its reader is stored past it.
+bool worth_streaming(const ConstTensorView& x, const TensorView& out) {
+  const std::size_t element = element_bytes(out.dtype());
+  const bool aligned =
+      (reinterpret_cast<std::uintptr_t>(out.data()) | std::uintptr_t(out.stride(0)) * element) % 64 == 0;
+  return aligned && out.data() != x.data() && std::size_t(out.num_elements()) * element > this_device().l3_bytes / 2;
+}
+
 // Every operand once; for each element an addition, a square and its sum, two products.
 Work work_of(const RmsNormArgs& args, std::int64_t rows) {
   const auto x_bytes = std::int64_t(element_bytes(args.x_dtype));
@@ -75,6 +85,7 @@ void rms_norm(Context& context, const ConstTensorView& x, const ConstTensorView&
   args.out_dtype = out.dtype();
   args.eps = options.eps;
   args.weight_offset = options.weight_offset;
+  args.stream = worth_streaming(x, out);
   if (options.residual) {
     args.residual = options.residual->data();
     args.residual_stride = options.residual->stride(0);

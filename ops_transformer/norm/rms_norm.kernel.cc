@@ -7,57 +7,99 @@
 namespace ops_transformer::OPS_TRANSFORMER_ISA {
 namespace {
 
-#include "ops_transformer/simd/convert.inl.h"
-
 // Four accumulators, since one would wait for the latency of its own addition.
-float sum_of_squares(const float* h, std::int64_t n, float scale) noexcept {
-  F32 total[4] = {};
-  const F32 factor = splat(scale);
+struct SquareSum {
+  F32 parts[4] = {};
+  OPS_TRANSFORMER_INLINE void add(int part, F32 v) noexcept { parts[part] = fma(v, v, parts[part]); }
+  OPS_TRANSFORMER_INLINE float total() const noexcept { return sum((parts[0] + parts[1]) + (parts[2] + parts[3])); }
+};
+
+// Reads row r, plus the residual, as floats; writes the sum where it is wanted; returns the sum of its squares.
+template <class T>
+float gather_row(const RmsNormArgs& args, std::int64_t r, float* row) noexcept {
+  const std::int64_t n = args.hidden;
+  const T* x = static_cast<const T*>(args.x) + r * args.x_stride;
+  const T* residual = args.residual ? static_cast<const T*>(args.residual) + r * args.residual_stride : nullptr;
+  T* residual_out = args.residual_out ? static_cast<T*>(args.residual_out) + r * args.residual_out_stride : nullptr;
+  SquareSum squares;
   std::int64_t i = 0;
   for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
     for (int j = 0; j < 4; ++j) {
-      const F32 v = load(h + i + j * kLanes) * factor;
-      total[j] = fma(v, v, total[j]);
+      const std::int64_t k = i + j * kLanes;
+      F32 h = load(x + k);
+      if (residual) h += load(residual + k);
+      if (residual_out) store(residual_out + k, h);
+      store(row + k, h);
+      squares.add(j, h);
     }
   }
   for (; i < n; i += kLanes) {
-    const F32 v = load_first(h + i, int(n - i < kLanes ? n - i : kLanes)) * factor;
-    total[0] = fma(v, v, total[0]);
+    const int lanes = int(n - i < kLanes ? n - i : kLanes);
+    F32 h = load_first(x + i, lanes);
+    if (residual) h += load_first(residual + i, lanes);
+    if (residual_out) store_first(residual_out + i, h, lanes);
+    store_first(row + i, h, lanes);
+    squares.add(0, h);
   }
-  return sum((total[0] + total[1]) + (total[2] + total[3]));
+  return squares.total();
 }
 
-float largest(const float* h, std::int64_t n) noexcept {
+template <class Weight, class Out>
+void scale_row(const RmsNormArgs& args, std::int64_t r, const float* row, float inverse_rms) noexcept {
+  const std::int64_t n = args.hidden;
+  const auto* weight = static_cast<const Weight*>(args.weight);
+  Out* out = static_cast<Out*>(args.out) + r * args.out_stride;
+  const F32 factor = splat(inverse_rms), offset = splat(args.weight_offset);
+  std::int64_t i = 0;
+  if (args.stream) {
+    for (; i + kLanes <= n; i += kLanes) stream(out + i, load(row + i) * factor * (load(weight + i) + offset));
+  }
+  for (; i + kLanes <= n; i += kLanes) store(out + i, load(row + i) * factor * (load(weight + i) + offset));
+  if (const int lanes = int(n - i); lanes > 0) {
+    const F32 w = load_first(weight + i, lanes) + offset;
+    store_first(out + i, load_first(row + i, lanes) * factor * w, lanes);
+  }
+}
+
+// Squares of finite values can overflow: then the row is first scaled by a power of two.
+float inverse_rms_of_large(const float* row, std::int64_t n, float squares) noexcept {
   F32 most{};
-  for (std::int64_t i = 0; i < n; i += kLanes)
-    most = max(abs(load_first(h + i, int(n - i < kLanes ? n - i : kLanes))), most);
-  return max_lane(most);
+  SquareSum scaled;
+  for (std::int64_t i = 0; i < n; i += kLanes) {
+    const F32 h = load_first(row + i, int(n - i < kLanes ? n - i : kLanes));
+    most = max(abs(h), most);
+    scaled.add(0, h * splat(0x1p-96f));
+  }
+  if (!(max_lane(most) <= 3.4028235e38f)) return squares - squares;  // NaN or infinity in the row
+  return 0x1p-96f / __builtin_sqrtf(scaled.total() / float(n));
 }
 
-// 1 / sqrt(mean(h^2) + eps). Squares of finite values can overflow: then the row is first scaled by a power of two.
-float inverse_rms(const float* h, std::int64_t n, float eps) noexcept {
-  const float squares = sum_of_squares(h, n, 1.0f);
-  if (squares <= 3.0e38f) return 1.0f / __builtin_sqrtf(squares / float(n) + eps);
-  const float most = largest(h, n);
-  if (!(most <= 3.4028235e38f)) return squares - squares;  // NaN or infinity in the row
-  return 0x1p-96f / __builtin_sqrtf(sum_of_squares(h, n, 0x1p-96f) / float(n));
+using GatherFn = float(const RmsNormArgs&, std::int64_t, float*) noexcept;
+using ScaleFn = void(const RmsNormArgs&, std::int64_t, const float*, float) noexcept;
+
+template <class Weight>
+ScaleFn* scale_of(DType out) noexcept {
+  return out == DType::f32 ? scale_row<Weight, float>
+                           : (out == DType::bf16 ? scale_row<Weight, BFloat16> : scale_row<Weight, Float16>);
 }
 
 }  // namespace
 
 void rms_norm_rows(const RmsNormArgs& args, std::int64_t first, std::int64_t last, float* row) noexcept {
-  const std::int64_t n = args.hidden;
+  GatherFn* const gather = args.x_dtype == DType::f32
+                               ? gather_row<float>
+                               : (args.x_dtype == DType::bf16 ? gather_row<BFloat16> : gather_row<Float16>);
+  ScaleFn* const scale =
+      args.weight_dtype == DType::f32
+          ? scale_of<float>(args.out_dtype)
+          : (args.weight_dtype == DType::bf16 ? scale_of<BFloat16>(args.out_dtype) : scale_of<Float16>(args.out_dtype));
   for (std::int64_t r = first; r < last; ++r) {
-    read_row(args.x, args.x_dtype, r * args.x_stride, n, row);
-    if (args.residual) add_row(args.residual, args.x_dtype, r * args.residual_stride, n, row);
-    if (args.residual_out) write_row(args.residual_out, args.x_dtype, r * args.residual_out_stride, n, row);
-    const F32 factor = splat(inverse_rms(row, n, args.eps)), offset = splat(args.weight_offset);
-    for (std::int64_t i = 0; i < n; i += kLanes) {
-      const int lanes = int(n - i < kLanes ? n - i : kLanes);
-      const F32 weight = load_any(args.weight, args.weight_dtype, i, lanes) + offset;
-      store_any(args.out, args.out_dtype, r * args.out_stride + i, load_first(row + i, lanes) * factor * weight, lanes);
-    }
+    const float squares = gather(args, r, row);
+    const float inverse = squares <= 3.0e38f ? 1.0f / __builtin_sqrtf(squares / float(args.hidden) + args.eps)
+                                             : inverse_rms_of_large(row, args.hidden, squares);
+    scale(args, r, row, inverse);
   }
+  if (args.stream) stream_fence();
 }
 
 }  // namespace ops_transformer::OPS_TRANSFORMER_ISA

@@ -19,6 +19,7 @@ struct RmsNormArgs {
   std::int64_t x_stride, residual_stride, residual_out_stride, out_stride;  // elements between rows
   DType x_dtype, weight_dtype, out_dtype;
   float eps, weight_offset;
+  bool stream;  // store past the caches; every row of out is aligned to 64 bytes
 };
 
 /// Normalises rows [first, last). `row` is scratch for `hidden` floats.

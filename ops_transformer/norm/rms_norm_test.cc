@@ -3,12 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "ops_transformer/norm/rms_norm_kernel.h"
 #include "ops_transformer/norm/rms_norm_reference.h"
 #include "ops_transformer/profiler/profiler.h"
+#include "ops_transformer/tuning/device_spec.h"
 #include "tests/support/guarded_buffer.h"
 #include "tests/support/random.h"
 #include "tests/support/tolerance.h"
@@ -64,6 +66,29 @@ TYPED_TEST(RmsNorm, MatchesReferenceAtEveryLevel) {
                       test::tolerance(double(hidden), std::abs(e), e, kDType<T>));
         }
       }
+    }
+  }
+}
+
+// Outputs past half of the last-level cache are stored past it: the same bits as a row alone.
+TEST(RmsNormValues, StreamedRowsKeepTheirBits) {
+  const std::int64_t hidden = 4101, stride = 4112;
+  const auto rows = std::int64_t(this_device().l3_bytes / 2 / std::size_t(hidden * 4)) + 2;
+  Buffer x(std::size_t(rows * stride) * 4), out(std::size_t(rows * stride) * 4);
+  std::vector<float> weight(std::size_t(hidden), 1.5f), alone = weight;
+  test::Random random(2);
+  for (std::int64_t i = 0; i < rows * stride; ++i) x.as<float>()[i] = float(i % 1013) - 500.0f;
+  for (Isa isa : supported_isas()) {
+    if (!rms_norm_rows.row(isa)) continue;
+    Context context({.num_threads = 2, .isa = isa});
+    rms_norm(context, {x.data(), DType::f32, {rows, hidden}, {stride, 1}}, {weight.data(), DType::f32, {hidden}},
+             {out.data(), DType::f32, {rows, hidden}, {stride, 1}});
+    for (int i = 0; i < 20; ++i) {
+      const std::int64_t r = i == 0 ? rows - 1 : random.integer(0, rows - 1);
+      rms_norm(context, {x.as<float>() + r * stride, DType::f32, {1, hidden}}, {weight.data(), DType::f32, {hidden}},
+               {alone.data(), DType::f32, {1, hidden}});
+      EXPECT_TRUE(std::equal(alone.begin(), alone.end(), out.as<float>() + r * stride))
+          << isa_name(isa) << " row " << r;
     }
   }
 }

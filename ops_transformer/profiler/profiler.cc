@@ -82,7 +82,7 @@ std::vector<ProfileTotal> Profiler::totals() const {
     std::lock_guard lock(mutex_);
     sorted = totals_;
   }
-  std::ranges::stable_sort(sorted, std::ranges::greater(), &ProfileTotal::self_seconds);
+  std::ranges::sort(sorted, std::ranges::greater(), &ProfileTotal::self_seconds);
   return sorted;
 }
 
