@@ -3,9 +3,30 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 install(TARGETS ops_transformer EXPORT ops_transformer_targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(DIRECTORY ops_transformer DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h"
-        PATTERN "*_kernel.h" EXCLUDE PATTERN "*_reference.h" EXCLUDE PATTERN "*.inl.h" EXCLUDE
-        PATTERN "simd" EXCLUDE)
+# A header is a face unless it is a kernel's, a reference's, part of the vector layer, or includes one that is no face.
+file(GLOB_RECURSE headers RELATIVE ${CMAKE_SOURCE_DIR} CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/ops_transformer/*.h)
+set(hidden_pattern "(_kernel|_reference|\\.inl)\\.h|/simd/")
+set(num_hidden -1)
+list(FILTER headers EXCLUDE REGEX "${hidden_pattern}")
+while(NOT num_hidden EQUAL 0)
+  set(hidden)
+  foreach(header ${headers})
+    file(STRINGS ${CMAKE_SOURCE_DIR}/${header} hidden_includes REGEX "#include \".*(${hidden_pattern})")
+    if(hidden_includes)
+      list(APPEND hidden ${header})
+    endif()
+  endforeach()
+  list(LENGTH hidden num_hidden)
+  foreach(header ${hidden})
+    list(REMOVE_ITEM headers ${header})
+    string(REPLACE "." "\\." header ${header})
+    string(APPEND hidden_pattern "|${header}")
+  endforeach()
+endwhile()
+foreach(header ${headers})
+  get_filename_component(folder ${header} DIRECTORY)
+  install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/${folder})
+endforeach()
 install(EXPORT ops_transformer_targets NAMESPACE ops_transformer::
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/ops_transformer)
 file(WRITE ${CMAKE_BINARY_DIR}/ops_transformer-config.cmake

@@ -154,8 +154,8 @@ def test_batch_equals_single_answers(model_path):
     assert answers == [model.generate(question, 10).read() for question in questions]
 
 
-def test_chat(fast):
-    answer = fast.chat("What is the capital of France?", max_tokens=40)
+def test_chat(fast, exact):
+    answer = exact.chat("What is the capital of France?", max_tokens=40)
     assert "Paris" in answer.read() and answer.finish_reason == "end_of_text"
     messages = [{"role": "system", "content": "You are terse."}, {"role": "user", "content": "<|im_end|>2 + 2?"}]
     assert fast.chat(messages, max_tokens=5).read()
