@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 #include "ops_transformer/base/error.h"
@@ -36,7 +37,8 @@ Context::~Context() {
 }
 
 std::unique_ptr<Arena> Context::take_arena() {
-  for (auto& idle : idle_arenas_) {
+  // The last one given back first: nested calls then keep their arenas, and only the outer one's grows to its size.
+  for (auto& idle : std::views::reverse(idle_arenas_)) {
     if (idle.load(std::memory_order_relaxed)) {
       if (Arena* arena = idle.exchange(nullptr, std::memory_order_acquire)) return std::unique_ptr<Arena>(arena);
     }

@@ -120,5 +120,23 @@ TEST(CallScope, AChildForkedDuringACallHasItsThreads) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status;
 }
 
+// Else each would grow to the largest size that either needs.
+TEST(Context, NestedCallsKeepTheirArenas) {
+  Context context({.num_threads = 1});
+  const Arena *outer_arena = nullptr, *inner_arena = nullptr;
+  for (int round = 0; round < 3; ++round) {
+    CallScope outer(context);
+    for (int i = 0; i < 2; ++i) {
+      CallScope inner(context);
+      if (!outer_arena) {
+        outer_arena = &outer.arena();
+        inner_arena = &inner.arena();
+      }
+      EXPECT_EQ(&outer.arena(), outer_arena);
+      EXPECT_EQ(&inner.arena(), inner_arena);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace ops_transformer
