@@ -78,7 +78,6 @@ void WeightLoader::finished(const GgufTensor& tensor) {
 
 StackedLinear WeightLoader::linear(const std::vector<NamedRows>& parts, std::int64_t cols) {
   StackedLinear stacked;
-  std::int64_t total_rows = 0;
   bool any_bias = false;
   for (std::size_t begin = 0; begin < parts.size();) {
     std::vector<const GgufTensor*> tensors;
@@ -96,7 +95,6 @@ StackedLinear WeightLoader::linear(const std::vector<NamedRows>& parts, std::int
     stacked.groups_.push_back(PackedWeights::pack(context_, views, take(tensors.front()->dtype, rows, cols)));
     for (const GgufTensor* done : tensors) finished(*done);
     begin = end;
-    total_rows += rows;
   }
   for (const NamedRows& part : parts) any_bias |= file_.find_tensor(part.tensor + ".bias") != nullptr;
   if (any_bias) {
