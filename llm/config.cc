@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
+#include <limits>
 
 namespace ops_transformer::llm {
 namespace {
@@ -27,10 +27,10 @@ class Keys {
     metadata_.require<std::int64_t>(prefix_ + key);
     return *find(key, low, high);
   }
-  double positive(const char* key, double fallback) const {
+  double positive(const char* key, double fallback, double most = std::numeric_limits<double>::max()) const {
     const double value = metadata_.get_or<double>(prefix_ + key, fallback);
-    if (!(value > 0) || std::isinf(value)) {
-      throw InvalidFile(fmt::format("{}{} is {}, must be a positive number", prefix_, key, value));
+    if (!(value > 0 && value <= most)) {
+      throw InvalidFile(fmt::format("{}{} is {}, must be above 0 and at most {}", prefix_, key, value, most));
     }
     return value;
   }
@@ -83,7 +83,7 @@ ModelConfig read_config(const GgufFile& file) {
     throw InvalidFile(fmt::format("{} is {}, must be even", keys.name("rope.dimension_count"), config.rotary_dim));
   }
   config.context_len = keys.require("context_length", 1, std::int64_t{1} << 31);
-  config.norm_eps = float(keys.positive("attention.layer_norm_rms_epsilon", 1e-5));
+  config.norm_eps = float(keys.positive("attention.layer_norm_rms_epsilon", 1e-5, 1.0));
   config.rope_theta = keys.positive("rope.freq_base", 10000.0);
   const std::string scaling = keys.text("rope.scaling.type");
   if (scaling == "linear") {

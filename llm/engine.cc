@@ -27,6 +27,42 @@ std::string_view finish_reason_name(FinishReason reason) noexcept {
   return "";
 }
 
+namespace {
+
+std::int64_t checked_context_len(const Model& model, std::int64_t context_len) {
+  const std::int64_t longest = model.config().context_len;
+  if (context_len < 0 || context_len > longest) {
+    invalid("generate",
+            fmt::format("context_len is {}, must be from 1 to {}, the model's, or 0 for that", context_len, longest));
+  }
+  return context_len > 0 ? context_len : longest;
+}
+
+// Tokens that the answer to a request may have, in a sequence that already has `length`.
+std::int64_t answer_len(const GenerateRequest& request, std::int64_t length, std::int64_t context_len) {
+  if (request.prompt.empty()) invalid("generate", "the prompt has no tokens");
+  if (request.options.max_tokens < 1) {
+    invalid("generate", fmt::format("max_tokens is {}, must be at least 1", request.options.max_tokens));
+  }
+  const auto used = std::int64_t(request.prompt.size()) + length;
+  if (used >= context_len) {
+    invalid("generate",
+            fmt::format("the prompt takes {} tokens, the context holds {}: no room for an answer", used, context_len));
+  }
+  return std::min(request.options.max_tokens, context_len - used);
+}
+
+}  // namespace
+
+std::int64_t cache_tokens(const Model& model, std::span<const GenerateRequest> requests, std::int64_t context_len) {
+  if (requests.empty()) invalid("generate", "requests is empty, must hold at least one");
+  std::int64_t tokens = 0;
+  for (const GenerateRequest& request : requests) {
+    tokens += std::int64_t(request.prompt.size()) + answer_len(request, 0, checked_context_len(model, context_len));
+  }
+  return tokens;
+}
+
 struct Generation::Answer {
   Answer(const Model& model, GenerateRequest wanted, std::size_t position)
       : request(std::move(wanted)),
@@ -52,23 +88,14 @@ Generation::Generation(Context& context, const Model& model, KvPool& pool, std::
     : context_(context), model_(model), pool_(pool), options_(options) {
   if (options.prefill_chunk < 1)
     invalid("generate", fmt::format("prefill_chunk is {}, must be at least 1", options.prefill_chunk));
-  const std::int64_t context_len = options.context_len > 0 ? options.context_len : model.config().context_len;
+  const std::int64_t context_len = checked_context_len(model, options.context_len);
   for (GenerateRequest& request : requests) {
-    if (request.prompt.empty()) invalid("generate", "the prompt has no tokens");
-    if (request.options.max_tokens < 1) {
-      invalid("generate", fmt::format("max_tokens is {}, must be at least 1", request.options.max_tokens));
-    }
-    const auto used = std::int64_t(request.prompt.size()) + (request.sequence ? pool.length(*request.sequence) : 0);
-    if (used >= context_len) {
-      invalid("generate", fmt::format("the prompt takes {} tokens, the context holds {}: no room for an answer", used,
-                                      context_len));
-    }
+    const std::int64_t length = request.sequence ? pool.length(*request.sequence) : 0;
+    const std::int64_t max_tokens = answer_len(request, length, context_len);
     answers_.push_back(std::make_unique<Answer>(model, std::move(request), answers_.size()));
     Answer& answer = *answers_.back();
-    answer.max_tokens = std::min(answer.request.options.max_tokens, context_len - used);
-    if (answer.request.sequence) {
-      answer.sequence = *answer.request.sequence;
-    }
+    answer.max_tokens = max_tokens;
+    if (answer.request.sequence) answer.sequence = *answer.request.sequence;
     for (TokenId token : answer.request.prompt) answer.sampler.accept(token);
   }
   for (auto& answer : answers_) {
@@ -125,12 +152,21 @@ TextEvent Generation::accept(Answer& answer, TokenId token) {
   return event;
 }
 
+TokenId Generation::sample(Answer& answer, std::span<const float> logits) const {
+  try {
+    return answer.sampler.sample(logits);
+  } catch (const InvalidArgument& error) {
+    throw InvalidFile(fmt::format("the model's logits after {} tokens are not numbers: {}",
+                                  pool_.length(answer.sequence), error.what()));
+  }
+}
+
 std::vector<TextEvent> Generation::step() {
   std::vector<TextEvent> events;
   std::vector<TokenId> tokens;
   std::vector<BatchSlice> slices;
   std::vector<std::int64_t> logit_rows;
-  std::vector<Answer*> sampled;
+  std::vector<Answer*> running, sampled;
   std::int64_t room = options_.prefill_chunk, prompt_tokens = 0;
   for (auto& answer : answers_) {
     if (answer->result.finish != FinishReason::running) continue;
@@ -141,35 +177,47 @@ std::vector<TextEvent> Generation::step() {
       events.push_back(std::move(event));
       continue;
     }
-    std::int64_t count = 1;
-    if (answer->in_prefill()) {
-      count = std::min(room, std::int64_t(answer->request.prompt.size()) - answer->num_read);
-      if (count == 0) continue;
+    const std::int64_t unread = std::int64_t(answer->request.prompt.size()) - answer->num_read;
+    const std::int64_t count = unread > 0 ? std::min(room, unread) : 1;
+    if (count == 0) continue;
+    if (unread > 0) {
       const auto first = answer->request.prompt.begin() + answer->num_read;
       tokens.insert(tokens.end(), first, first + count);
-      answer->num_read += count;
       room -= count;
       prompt_tokens += count;
     } else {
       tokens.push_back(answer->result.tokens.back());
     }
     slices.push_back({answer->sequence, count});
-    if (!answer->in_prefill()) {
+    running.push_back(answer.get());
+    if (count >= unread) {
       logit_rows.push_back(std::int64_t(tokens.size()) - 1);
       sampled.push_back(answer.get());
     }
   }
-  if (tokens.empty()) return events;
+  // Cancelled requests are reported at once, so that a failure below can't lose their events.
+  if (tokens.empty() || !events.empty()) return events;
 
   const auto start = std::chrono::steady_clock::now();
   const std::int64_t vocab_size = model_.config().vocab_size;
   logits_.resize(std::max(logits_.size(), logit_rows.size() * std::size_t(vocab_size)));
   model_.forward(context_, pool_, {tokens, slices, logit_rows},
                  {logits_.data(), DType::f32, {std::int64_t(logit_rows.size()), vocab_size}});
-  for (std::size_t i = 0; i < sampled.size(); ++i) {
-    const std::span<float> row(logits_.data() + std::int64_t(i) * vocab_size, std::size_t(vocab_size));
-    events.push_back(accept(*sampled[i], sampled[i]->sampler.sample(row)));
+  std::vector<TokenId> next;
+  try {
+    for (std::size_t i = 0; i < sampled.size(); ++i) {
+      next.push_back(sample(*sampled[i], {logits_.data() + std::int64_t(i) * vocab_size, std::size_t(vocab_size)}));
+    }
+  } catch (...) {
+    for (const BatchSlice& slice : slices) {
+      pool_.truncate(slice.sequence, pool_.length(slice.sequence) - slice.num_tokens);
+    }
+    throw;
   }
+  for (std::size_t i = 0; i < running.size(); ++i) {
+    if (running[i]->in_prefill()) running[i]->num_read += slices[i].num_tokens;
+  }
+  for (std::size_t i = 0; i < sampled.size(); ++i) events.push_back(accept(*sampled[i], next[i]));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (prompt_tokens > 0) {
     timing_.prefill_tokens += prompt_tokens;

@@ -31,6 +31,11 @@ struct GenerateRequest {
   std::optional<SequenceId> sequence{};  // continue this sequence of the pool, and leave it there
 };
 
+/// Tokens of cache that new sequences for these requests can fill: what to make a pool for. Throws what Generation
+/// throws for such requests. context_len as in Generation::Options.
+OPS_TRANSFORMER_API std::int64_t cache_tokens(const Model& model, std::span<const GenerateRequest> requests,
+                                              std::int64_t context_len = 0);
+
 struct GenerateResult {
   std::string text;
   std::vector<TokenId> tokens;  // as sampled, the one that ended the answer included
@@ -55,7 +60,7 @@ struct TextEvent {
 class OPS_TRANSFORMER_API Generation {
  public:
   struct Options {
-    std::int64_t context_len = 0;      // longest sequence; 0: the model's
+    std::int64_t context_len = 0;      // longest sequence, at most the model's; 0: the model's
     std::int64_t prefill_chunk = 512;  // prompt tokens of one step
   };
 
@@ -68,8 +73,8 @@ class OPS_TRANSFORMER_API Generation {
   Generation& operator=(const Generation&) = delete;
 
   bool done() const noexcept;
-  /// Runs one step; what it made certain. Throws ResourceExhausted where the pool is too small, and what
-  /// Sampler::sample throws for logits that are not numbers.
+  /// Runs one step; what it made certain. Throws what Model::forward throws, and InvalidFile where the model's logits
+  /// are not numbers; requests and sequences are then as they were, and another step tries again.
   std::vector<TextEvent> step();
   /// Ends a request at the next step.
   void cancel(std::size_t request) noexcept;
@@ -80,6 +85,7 @@ class OPS_TRANSFORMER_API Generation {
  private:
   struct Answer;
 
+  TokenId sample(Answer& answer, std::span<const float> logits) const;
   void finish(Answer& answer, FinishReason reason, TextEvent& event);
   TextEvent accept(Answer& answer, TokenId token);
 

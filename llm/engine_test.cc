@@ -5,6 +5,8 @@
 
 #include <numeric>
 
+#include "llm/llama_unfused.h"
+#include "llm/perplexity.h"
 #include "tests/support/tiny_llama.h"
 
 namespace ops_transformer::llm {
@@ -113,6 +115,54 @@ TEST_F(EngineTest, CancelAndContinueASequence) {
   ASSERT_EQ(events.size(), 1u);
   EXPECT_EQ(events[0].finish, FinishReason::cancelled);
   EXPECT_TRUE(generation.done());
+}
+
+// Two requests that a pool has no room for fail as often as they are tried, and answer as ever once there is room.
+TEST_F(EngineTest, AFailedStepCanBeTriedAgain) {
+  KvPool large = model_->make_kv_pool(400, 3);
+  std::vector<GenerateResult> expected;
+  run(large, {request(70, 5), request(60, 5, 9)}, {}, &expected);
+  KvPool pool = model_->make_kv_pool(128, 1);  // three pages
+  const SequenceId other = pool.add_sequence();
+  std::int64_t slots[64];
+  pool.append(other, slots);
+  Generation generation(context_, *model_, pool, {request(70, 5), request(60, 5, 9)}, {});
+  EXPECT_THROW(generation.step(), ResourceExhausted);
+  EXPECT_THROW(generation.step(), ResourceExhausted);
+  pool.remove_sequence(other);
+  while (!generation.done()) generation.step();
+  for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(generation.result(i).tokens, expected[i].tokens);
+}
+
+TEST_F(EngineTest, LogitsThatAreNotNumbers) {
+  const TinyLlama tiny({.nan_embedding = true});
+  const auto model = load_model(context_, tiny.path());
+  KvPool pool = model->make_kv_pool(64);
+  const SequenceId sequence = pool.add_sequence();
+  GenerateRequest asked = request(5, 5);
+  asked.sequence = sequence;
+  Generation generation(context_, *model, pool, {asked}, {});
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_THROW(generation.step(), InvalidFile);
+    EXPECT_EQ(pool.length(sequence), 0);
+  }
+  EXPECT_THROW(perplexity(context_, *model, std::vector<TokenId>(100, 3), {.context_len = 16}), InvalidFile);
+}
+
+TEST_F(EngineTest, CacheTokens) {
+  EXPECT_EQ(cache_tokens(*model_, std::vector{request(10, 5), request(7, INT64_MAX)}, 64), 15 + 64);
+  EXPECT_EQ(cache_tokens(*model_, std::vector{request(10, INT64_MAX), request(7, INT64_MAX)}), 2 * 256);
+  EXPECT_THROW(cache_tokens(*model_, {}), InvalidArgument);
+  EXPECT_THROW(cache_tokens(*model_, std::vector{request(10, 0)}), InvalidArgument);
+  for (std::int64_t context_len : {std::int64_t{-1}, std::int64_t{257}, INT64_MAX}) {
+    EXPECT_THROW(cache_tokens(*model_, std::vector{request(10, 5)}, context_len), InvalidArgument) << context_len;
+  }
+}
+
+TEST_F(EngineTest, UnfusedContextIsChecked) {
+  for (std::int64_t context_len : {std::int64_t{0}, std::int64_t{257}, std::int64_t{1} << 58}) {
+    EXPECT_THROW(UnfusedLlama::load(context_, tiny_.path(), context_len), InvalidArgument) << context_len;
+  }
 }
 
 TEST_F(EngineTest, RefusesBadRequests) {

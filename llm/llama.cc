@@ -27,6 +27,38 @@ struct Layer {
   StackedLinear down;
 };
 
+// The batch's tokens in the pool: their positions and slots. Gone again where keep is not reached, so that a forward
+// that throws leaves every sequence as it was.
+class Appended {
+ public:
+  Appended(KvPool& pool, const Batch& batch, std::span<std::int64_t> positions, std::span<std::int64_t> slots,
+           std::span<std::int64_t> offsets, std::span<SequenceId> sequences)
+      : pool_(pool), slices_(batch.slices) {
+    for (const auto& [sequence, count] : slices_) pool.reserve(sequence, count);
+    std::int64_t row = 0;
+    for (std::size_t s = 0; s < slices_.size(); ++s) {
+      const auto [sequence, count] = slices_[s];
+      std::iota(positions.begin() + row, positions.begin() + row + count, pool.length(sequence));
+      pool.append(sequence, slots.subspan(std::size_t(row), std::size_t(count)));
+      sequences[s] = sequence;
+      offsets[s] = row;
+      row += count;
+    }
+    offsets[slices_.size()] = row;
+  }
+  ~Appended() {
+    for (const auto& [sequence, count] : slices_) pool_.truncate(sequence, pool_.length(sequence) - count);
+  }
+  Appended(const Appended&) = delete;
+  Appended& operator=(const Appended&) = delete;
+
+  void keep() { slices_ = {}; }
+
+ private:
+  KvPool& pool_;
+  std::span<const BatchSlice> slices_;
+};
+
 ConstTensorView weight_view(const std::vector<float>& weight) {
   return {weight.data(), DType::f32, {std::int64_t(weight.size())}};
 }
@@ -38,6 +70,7 @@ class Llama final : public Model {
         embedding_(file().tensor("token_embd.weight")) {
     const ModelConfig& c = config();
     WeightLoader loader(context, file(), options);
+    loader.matrix("token_embd.weight", c.vocab_size, c.hidden_size);  // checks it
     rope_ = loader.rope_table(c, RopeStyle::interleaved);
     // The largest matrix first: its file pages are dropped before the others are read, which keeps the peak low.
     output_norm_ = loader.vector("output_norm.weight", c.hidden_size);
@@ -56,11 +89,7 @@ class Llama final : public Model {
       layer.gate_up = loader.gate_up(block + "ffn_gate", block + "ffn_up", c.intermediate_size, c.hidden_size);
       layer.down = loader.linear({{block + "ffn_down", c.hidden_size}}, c.intermediate_size);
     }
-    memory_ = loader.release_memory();
-    if (embedding_.cols() != std::size_t(c.hidden_size)) {
-      throw InvalidFile(
-          fmt::format("tensor token_embd.weight has {} columns, must have {}", embedding_.cols(), c.hidden_size));
-    }
+    memory_ = loader.finish();
   }
 
   std::size_t weight_bytes() const noexcept override {
@@ -84,14 +113,11 @@ class Llama final : public Model {
     const TensorView x = matrix(num_tokens, c.hidden_size), h = matrix(num_tokens, c.hidden_size);
     embed(arena, batch.tokens, x);  // may fail where the file has changed: before the cache does
 
-    // Positions and cache slots of the new tokens.
     auto positions = arena.allocate<std::int64_t>(batch.tokens.size());
     auto slots = arena.allocate<std::int64_t>(batch.tokens.size());
     auto offsets = arena.allocate<std::int64_t>(batch.slices.size() + 1);
     auto sequences = arena.allocate<SequenceId>(batch.slices.size());
-    append(pool, batch, positions, slots, offsets, sequences);
     const ConstTensorView position_view(positions.data(), DType::i64, {num_tokens});
-
     const TensorView qkv = matrix(num_tokens, c.q_size() + 2 * c.kv_size());
     const TensorView attended = matrix(num_tokens, c.q_size());
     const TensorView gated = matrix(num_tokens, c.intermediate_size);
@@ -103,6 +129,7 @@ class Llama final : public Model {
                      v = heads(c.q_size() + c.kv_size(), c.num_kv_heads);
     const TensorView attended_heads(attended.data(), DType::f32, {num_tokens, c.num_q_heads, c.head_dim});
 
+    Appended appended(pool, batch, positions, slots, offsets, sequences);
     PagedKvView cache = pool.view(0, sequences);
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       const Layer& layer = layers_[i];
@@ -118,7 +145,7 @@ class Llama final : public Model {
     }
 
     const auto num_rows = std::int64_t(batch.logit_rows.size());
-    if (num_rows == 0) return;
+    if (num_rows == 0) return appended.keep();
     const TensorView last = matrix(num_rows, c.hidden_size);
     for (std::int64_t i = 0; i < num_rows; ++i) {
       const float* row = x.as<float>() + batch.logit_rows[std::size_t(i)] * c.hidden_size;
@@ -126,6 +153,7 @@ class Llama final : public Model {
     }
     rms_norm(context, last, weight_view(output_norm_), last, {.eps = c.norm_eps});
     output_.run(context, last, logits, {.arithmetic = arithmetic()});
+    appended.keep();
   }
 
  private:
@@ -134,21 +162,6 @@ class Llama final : public Model {
     options.mask = Mask::causal;
     if (config().window) options.window = *config().window;
     return options;
-  }
-
-  static void append(KvPool& pool, const Batch& batch, std::span<std::int64_t> positions, std::span<std::int64_t> slots,
-                     std::span<std::int64_t> offsets, std::span<SequenceId> sequences) {
-    for (const auto& [sequence, count] : batch.slices) pool.reserve(sequence, count);
-    std::int64_t row = 0;
-    for (std::size_t s = 0; s < batch.slices.size(); ++s) {
-      const auto [sequence, count] = batch.slices[s];
-      std::iota(positions.begin() + row, positions.begin() + row + count, pool.length(sequence));
-      pool.append(sequence, slots.subspan(std::size_t(row), std::size_t(count)));
-      sequences[s] = sequence;
-      offsets[s] = row;
-      row += count;
-    }
-    offsets[batch.slices.size()] = row;
   }
 
   // Rows are read, not mapped: a page touched for each would keep up to 30 MB of SmolLM2's table resident.

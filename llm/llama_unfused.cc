@@ -32,12 +32,17 @@ class Unfused final : public UnfusedLlama {
         config_(read_config(file_)),
         embedding_(file_.tensor("token_embd.weight")),
         context_len_(context_len) {
+    if (context_len < 1 || context_len > config_.context_len) {
+      invalid("UnfusedLlama",
+              fmt::format("context_len is {}, must be from 1 to {}, the model's", context_len, config_.context_len));
+    }
     if (config_.window || file_.find_tensor("blk.0.attn_q.bias")) {
       throw InvalidFile("the unfused comparison has neither a sliding window nor biases");
     }
     const ModelConfig& c = config_;
     const LoadOptions options;
     WeightLoader loader(context, file_, options);
+    loader.matrix("token_embd.weight", c.vocab_size, c.hidden_size);  // checks it
     rope_ = loader.rope_table(c, RopeStyle::interleaved);
     layers_.resize(std::size_t(c.num_layers));
     for (std::size_t i = 0; i < layers_.size(); ++i) {
@@ -61,7 +66,7 @@ class Unfused final : public UnfusedLlama {
     output_norm_ = loader.vector("output_norm.weight", c.hidden_size);
     output_ =
         loader.linear({{file_.find_tensor("output.weight") ? "output" : "token_embd", c.vocab_size}}, c.hidden_size);
-    memory_ = loader.release_memory();
+    memory_ = loader.finish();
   }
 
   const ModelConfig& config() const noexcept override { return config_; }

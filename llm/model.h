@@ -32,7 +32,7 @@ struct LoadOptions {
   /// exact: f32 arithmetic on the file's dequantised weights and an f32 cache, for comparison; fast: the weights' own
   /// dot products and a bf16 cache.
   Arithmetic arithmetic = Arithmetic::fast;
-  /// Called with (bytes of weights packed, bytes of all weights).
+  /// Called with (bytes of weights packed, bytes of the file).
   std::function<void(std::size_t, std::size_t)> progress{};
 };
 
@@ -48,11 +48,12 @@ class OPS_TRANSFORMER_API Model {
 
   /// Appends the batch's tokens to their sequences in `pool` and writes the wanted logits.
   /// logits [batch.logit_rows.size(), vocab_size] f32
-  /// Throws InvalidArgument (a token outside the vocabulary, slices that don't add up) or ResourceExhausted (the pool
-  /// is full); both before anything is written.
+  /// Throws InvalidArgument (a token outside the vocabulary, slices that don't add up or share a sequence, a pool of
+  /// another shape) or ResourceExhausted (the pool is full). Whatever it throws, no sequence has changed.
   virtual void forward(Context& context, KvPool& pool, const Batch& batch, const TensorView& logits) const = 0;
 
-  /// A cache for `num_tokens` tokens in `num_sequences` sequences of any lengths.
+  /// A cache for `num_tokens` tokens in `num_sequences` sequences of any lengths. Throws InvalidArgument and, where the
+  /// process may not have that much address space, ResourceExhausted.
   KvPool make_kv_pool(std::int64_t num_tokens, std::int64_t num_sequences = 1) const;
   /// Bytes of such a cache for one token.
   std::size_t kv_bytes_per_token() const noexcept;
@@ -63,6 +64,7 @@ class OPS_TRANSFORMER_API Model {
   Model(GgufFile file, ModelConfig config, Arithmetic arithmetic);
   /// Throws what forward promises.
   void validate(const Batch& batch, const TensorView& logits) const;
+  KvPoolOptions kv_pool_options(std::int64_t num_tokens, std::int64_t num_sequences) const;
   DType kv_dtype() const noexcept { return arithmetic_ == Arithmetic::exact ? DType::f32 : DType::bf16; }
 
  private:

@@ -136,6 +136,67 @@ TEST(Model, RefusesABadBatchBeforeWriting) {
   EXPECT_EQ(pool.length(sequence), 2);
 }
 
+// What a forward throws at any point leaves sequences as they were.
+TEST(Model, AFailedForwardTakesItsTokensBack) {
+  const TinyLlama tiny;
+  Context context({.num_threads = 1});
+  const auto model = load_model(context, tiny.path());
+  float logits[TinyLlama::kVocabSize];
+  const auto forward = [&](KvPool& pool, const std::vector<BatchSlice>& slices, std::int64_t num_tokens) {
+    const std::int64_t rows[] = {0};
+    model->forward(context, pool, {random_tokens(std::size_t(num_tokens)), slices, rows},
+                   {logits, DType::f32, {1, TinyLlama::kVocabSize}});
+  };
+  KvPool pool = model->make_kv_pool(64, 2);
+  const SequenceId a = pool.add_sequence(), b = pool.add_sequence();
+  forward(pool, {{a, 3}}, 3);
+  EXPECT_THROW(forward(pool, {{a, 1}, {a, 1}}, 2), InvalidArgument);
+  EXPECT_THROW(forward(pool, {{a, 1}, {b, 1000}}, 1001), ResourceExhausted);
+  EXPECT_THROW(forward(pool, {{a, 1}, {b + 1, 1}}, 2), InvalidArgument);
+  EXPECT_THROW(forward(pool, {{a, INT64_MAX}, {b, INT64_MAX}}, 2), InvalidArgument);
+  EXPECT_EQ(pool.length(a), 3);
+  EXPECT_EQ(pool.length(b), 0);
+  // A pool that fits the first layer only: the second one fails when the tokens are in.
+  KvPoolOptions options = pool.options();
+  options.num_layers = 1;
+  KvPool shallow(options);
+  const SequenceId only = shallow.add_sequence();
+  EXPECT_THROW(forward(shallow, {{only, 5}}, 5), InvalidArgument);
+  EXPECT_EQ(shallow.length(only), 0);
+  EXPECT_EQ(shallow.num_free_pages(), options.num_pages);
+}
+
+TEST(Model, RefusesAnImpossibleCache) {
+  const TinyLlama tiny;
+  Context context({.num_threads = 1});
+  const auto model = load_model(context, tiny.path());
+  for (std::int64_t num_tokens : {std::int64_t{0}, std::int64_t{-1}, INT64_MAX}) {
+    EXPECT_THROW(model->make_kv_pool(num_tokens), InvalidArgument) << num_tokens;
+  }
+  EXPECT_THROW(model->make_kv_pool(1, 0), InvalidArgument);
+}
+
+// A file whose tensors are not those of the model that it describes.
+TEST(Model, RefusesForeignTensors) {
+  Context context({.num_threads = 1});
+  const auto message = [&](const TinyLlamaOptions& options) -> std::string {
+    const TinyLlama tiny(options);
+    try {
+      load_model(context, tiny.path());
+    } catch (const InvalidFile& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(message({}), "");
+  EXPECT_EQ(message({.num_dims = 3}), "tensor token_embd.weight has 3 dimensions, must have at most 2");
+  EXPECT_EQ(message({.num_dims = 4}), "tensor token_embd.weight has 4 dimensions, must have at most 2");
+  EXPECT_EQ(message({.extra_tensor = "blk.0.ffn_gate.bias"}), "tensor blk.0.ffn_gate.bias has no place in this model");
+  EXPECT_EQ(message({.extra_tensor = "blk.2.attn_norm.weight"}),
+            "tensor blk.2.attn_norm.weight has no place in this model");
+  EXPECT_NE(message({.linear_scaling = 1e-9f}).find("position_scale"), std::string::npos);
+}
+
 // Cases 101, 103 and 104, and tensors of the wrong shape: the message says what and where.
 TEST(Config, SaysWhatIsWrong) {
   const auto message = [](auto&& change) -> std::string {

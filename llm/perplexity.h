@@ -24,7 +24,7 @@ struct PerplexityResult {
 /// exp of the mean negative log likelihood over non-overlapping windows. Where the model asks for BOS it replaces the
 /// window's first token; the tokens after the middle of each window are scored (context_len / 2 - 1 of them), so that
 /// each has at least half a window before it. Throws InvalidArgument: fewer tokens than one window, context_len out of
-/// range.
+/// range; InvalidFile where the model's logits are not numbers.
 OPS_TRANSFORMER_API PerplexityResult perplexity(Context& context, const Model& model, std::span<const TokenId> tokens,
                                                 const PerplexityOptions& options = {});
 

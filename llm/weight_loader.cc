@@ -7,14 +7,16 @@
 #include <cmath>
 
 #include "ops_transformer/gemm/dequantise.h"
+#include "ops_transformer/gemm/weight_format.h"
 
 namespace ops_transformer::llm {
 namespace {
 
+// What every tensor that may be packed as a matrix would take.
 std::size_t upper_bound_bytes(const GgufFile& file) {
   std::size_t bytes = 0;
   for (const GgufTensor& tensor : file.tensors()) {
-    if (tensor.rank == 2) {
+    if (tensor.rank <= 2 && find_weight_format(tensor.dtype)) {
       bytes +=
           align_up(PackedWeights::packed_bytes(tensor.dtype, std::int64_t(tensor.rows()), std::int64_t(tensor.cols())));
     }
@@ -48,15 +50,38 @@ std::size_t StackedLinear::bytes() const {
 }
 
 WeightLoader::WeightLoader(Context& context, const GgufFile& file, const LoadOptions& options)
-    : context_(context), file_(file), options_(options), memory_(upper_bound_bytes(file)) {}
+    : context_(context),
+      file_(file),
+      options_(options),
+      memory_(upper_bound_bytes(file)),
+      used_(file.tensors().size(), false) {}
 
-const GgufTensor& WeightLoader::tensor(const std::string& name, std::int64_t rows, std::int64_t cols) const {
+const GgufTensor& WeightLoader::tensor(const std::string& name, std::int64_t rows, std::int64_t cols) {
   const GgufTensor& tensor = file_.tensor(name);
+  if (tensor.rank > 2) {
+    throw InvalidFile(fmt::format("tensor {} has {} dimensions, must have at most 2", name, tensor.rank));
+  }
   if (std::int64_t(tensor.rows()) != rows || std::int64_t(tensor.cols()) != cols) {
     throw InvalidFile(
         fmt::format("tensor {} is [{}, {}], must be [{}, {}]", name, tensor.rows(), tensor.cols(), rows, cols));
   }
+  used_[std::size_t(&tensor - file_.tensors().data())] = true;
   return tensor;
+}
+
+const GgufTensor& WeightLoader::matrix(const std::string& name, std::int64_t rows, std::int64_t cols) {
+  const GgufTensor& found = tensor(name, rows, cols);
+  if (!find_weight_format(found.dtype)) {
+    throw InvalidFile(fmt::format("tensor {} is {}, which matrices can't be", name, dtype_name(found.dtype)));
+  }
+  return found;
+}
+
+Buffer WeightLoader::finish() {
+  for (std::size_t i = 0; i < used_.size(); ++i) {
+    if (!used_[i]) throw InvalidFile(fmt::format("tensor {} has no place in this model", file_.tensors()[i].name));
+  }
+  return std::move(memory_);
 }
 
 ConstTensorView WeightLoader::view(const GgufTensor& tensor) const {
@@ -86,7 +111,7 @@ StackedLinear WeightLoader::linear(const std::vector<NamedRows>& parts, std::int
     // A part that ends inside a tile of 16 outputs ends its matmul.
     std::size_t end = begin;
     for (; end < parts.size() && (end == begin || rows % 16 == 0); ++end) {
-      const GgufTensor& next = tensor(parts[end].tensor + ".weight", parts[end].rows, cols);
+      const GgufTensor& next = matrix(parts[end].tensor + ".weight", parts[end].rows, cols);
       if (!tensors.empty() && next.dtype != tensors.front()->dtype) break;
       tensors.push_back(&next);
       views.push_back(view(next));
@@ -112,7 +137,7 @@ StackedLinear WeightLoader::linear(const std::vector<NamedRows>& parts, std::int
 
 PackedWeights WeightLoader::gate_up(const std::string& gate, const std::string& up, std::int64_t rows,
                                     std::int64_t cols) {
-  const GgufTensor &gate_tensor = tensor(gate + ".weight", rows, cols), &up_tensor = tensor(up + ".weight", rows, cols);
+  const GgufTensor &gate_tensor = matrix(gate + ".weight", rows, cols), &up_tensor = matrix(up + ".weight", rows, cols);
   if (gate_tensor.dtype != up_tensor.dtype) {
     throw InvalidFile(fmt::format("tensors {}.weight ({}) and {}.weight ({}) must have one type", gate,
                                   dtype_name(gate_tensor.dtype), up, dtype_name(up_tensor.dtype)));
@@ -140,11 +165,15 @@ std::vector<float> WeightLoader::vector(const std::string& name, std::int64_t si
 RopeTable WeightLoader::rope_table(const ModelConfig& config, RopeStyle style) {
   std::vector<float> factors;
   if (file_.find_tensor("rope_freqs.weight")) factors = vector("rope_freqs.weight", config.rotary_dim / 2);
-  return RopeTable({.rotary_dim = config.rotary_dim,
-                    .theta = config.rope_theta,
-                    .style = style,
-                    .position_scale = config.position_scale,
-                    .frequency_factors = factors});
+  try {
+    return RopeTable({.rotary_dim = config.rotary_dim,
+                      .theta = config.rope_theta,
+                      .style = style,
+                      .position_scale = config.position_scale,
+                      .frequency_factors = factors});
+  } catch (const InvalidArgument& error) {
+    throw InvalidFile(error.what());  // every one of them came from the file
+  }
 }
 
 }  // namespace ops_transformer::llm

@@ -32,10 +32,13 @@ struct NamedRows {
 
 /// Packs the weight matrices of a file into one block of memory and drops each tensor's file pages once it is packed,
 /// so that peak memory stays near the size of the weights. Shapes are checked against what the architecture expects.
+/// Every function throws InvalidFile for a tensor that is missing or not as expected.
 class WeightLoader {
  public:
   WeightLoader(Context& context, const GgufFile& file, const LoadOptions& options);
 
+  /// A matrix that is read where it lies.
+  const GgufTensor& matrix(const std::string& name, std::int64_t rows, std::int64_t cols);
   /// "<prefix>.weight" [rows, cols] of each part, stacked along rows; "<prefix>.bias" [rows] where the file has it.
   StackedLinear linear(const std::vector<NamedRows>& parts, std::int64_t cols);
   PackedWeights gate_up(const std::string& gate, const std::string& up, std::int64_t rows, std::int64_t cols);
@@ -45,11 +48,12 @@ class WeightLoader {
   /// RoPE angles of the model, with the frequency factors of rope_freqs.weight where the file has them (Llama 3).
   RopeTable rope_table(const ModelConfig& config, RopeStyle style);
 
-  /// What the packed weights lie in; the model keeps it.
-  Buffer release_memory() { return std::move(memory_); }
+  /// Call it last. What the packed weights lie in; the model keeps it. Throws InvalidFile where the file has a tensor
+  /// that was not used: the model would be another one without it.
+  Buffer finish();
 
  private:
-  const GgufTensor& tensor(const std::string& name, std::int64_t rows, std::int64_t cols) const;
+  const GgufTensor& tensor(const std::string& name, std::int64_t rows, std::int64_t cols);
   ConstTensorView view(const GgufTensor& tensor) const;
   std::span<std::byte> take(DType dtype, std::int64_t rows, std::int64_t cols);
   void finished(const GgufTensor& tensor);
@@ -58,6 +62,7 @@ class WeightLoader {
   const GgufFile& file_;
   const LoadOptions& options_;
   Buffer memory_;
+  std::vector<bool> used_;  // by index of the file's tensor
   std::size_t taken_ = 0;
   std::size_t bytes_done_ = 0;
 };

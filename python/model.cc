@@ -93,14 +93,12 @@ class Generation {
                                       .repetition_window = repetition_window,
                                       .seed = seed};
     std::vector<llm::GenerateRequest> requests;
-    std::int64_t room = 0;
     for (std::vector<TokenId>& prompt : prompts) {
-      room += std::min(std::int64_t(prompt.size()) + std::max<std::int64_t>(max_tokens, 0), model.config().context_len);
       requests.push_back({std::move(prompt), {sampler, max_tokens, stop, ignore_eos}, std::nullopt});
     }
     num_requests_ = requests.size();
     const nb::gil_scoped_release released;
-    cache_ = std::make_unique<KvCache>(model, room, std::int64_t(num_requests_));
+    cache_ = std::make_unique<KvCache>(model, llm::cache_tokens(model, requests), std::int64_t(num_requests_));
     engine_.emplace(context_or_default(context), model, cache_->pool, std::move(requests),
                     llm::Generation::Options{.context_len = model.config().context_len});
   }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -103,10 +104,13 @@ TinyLlama::TinyLlama(const TinyLlamaOptions& options) {
         }
       }
     }
+    if (options.nan_embedding && name == "token_embd.weight") std::ranges::fill(data, '\xff');
     writer.add_tensor(name, dtype, dims, data);
   };
   const auto matrix = [&](const std::string& name, std::uint64_t rows, std::uint64_t cols) {
-    add(name + ".weight", {rows, cols}, options.weights, 0.0f, 1.0f / std::sqrt(float(cols)));
+    std::vector<std::uint64_t> dims(options.num_dims - 2, 1);
+    dims.insert(dims.end(), {rows, cols});
+    add(name + ".weight", dims, options.weights, 0.0f, 1.0f / std::sqrt(float(cols)));
     if (options.bias && name.find("attn_") != std::string::npos) add(name + ".bias", {rows}, DType::f32, 0.0f, 0.3f);
   };
   if (options.frequency_factors) add("rope_freqs.weight", {options.rotary_dim / 2}, DType::f32, 4.0f, 0.5f);
@@ -125,6 +129,7 @@ TinyLlama::TinyLlama(const TinyLlamaOptions& options) {
     matrix(block + "ffn_up", kIntermediate, kHidden);
     matrix(block + "ffn_down", kHidden, kIntermediate);
   }
+  if (!options.extra_tensor.empty()) add(options.extra_tensor, {kIntermediate}, DType::f32, 0.0f, 1.0f);
   char path[] = "/tmp/tiny_llama_XXXXXX";
   const int file = mkstemp(path);
   if (file >= 0) close(file);

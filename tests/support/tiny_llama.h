@@ -19,6 +19,9 @@ struct TinyLlamaOptions {
   bool frequency_factors = false;
   std::uint32_t rotary_dim = 16;
   std::uint64_t seed = 1;
+  std::size_t num_dims = 2;  // of matrices; those past the second are 1
+  std::string extra_tensor{};
+  bool nan_embedding = false;  // f32 weights only
 };
 
 /// A llama of two layers with random weights: a file that load_model reads (removed with the object) and the same
