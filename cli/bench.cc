@@ -112,7 +112,12 @@ void generate(Subject& subject, std::int64_t count, std::span<float> logits) {
 
 Json measure(const Options& options) {
   Context context(options.model.context());
-  const std::int64_t most = options.depth + std::max(options.prompt_tokens, options.generate);
+  const std::int64_t most =
+      std::max<std::int64_t>(1, options.depth + std::max(options.prompt_tokens, options.generate));
+  if (const std::int64_t longest = llm::read_config(llm::GgufFile::open(options.model.model)).context_len;
+      most > longest)
+    throw InvalidArgument(fmt::format(
+        "--depth with --prompt-tokens or --generate is {} tokens, the model's context holds {}", most, longest));
   std::unique_ptr<Subject> subject;
   if (options.unfused) {
     subject = std::make_unique<Unfused>(context, options.model, most);
@@ -123,7 +128,7 @@ Json measure(const Options& options) {
   ProgressBar bar("bench");
   fill(*subject, options.depth, logits);
   std::vector<double> prefill, decode;
-  const Profiling profiling(context, options.model);
+  Profiling profiling(context, options.model);
   for (int round = -1; round < options.repeat; ++round) {  // the first one warms up and is not counted
     bar.update(double(round + 1) / double(options.repeat + 1));
     const auto timed = [&](std::vector<double>& rates, std::int64_t tokens, auto work) {
@@ -136,6 +141,7 @@ Json measure(const Options& options) {
     timed(prefill, options.prompt_tokens, fill);
     timed(decode, options.generate, generate);
   }
+  profiling.report();
   return {{"prefill_tokens_per_second", prefill.empty() ? 0.0 : median(prefill)},
           {"decode_tokens_per_second", decode.empty() ? 0.0 : median(decode)},
           {"decode_bytes_per_token", subject->bytes_per_token(options.depth + options.generate / 2)},
@@ -159,6 +165,7 @@ Json measure_in_child(const Options& options, bool unfused) {
     words.insert(words.end(), {name, std::to_string(value)});
   }
   if (options.model.threads) words.insert(words.end(), {"--threads", std::to_string(*options.model.threads)});
+  if (options.model.deterministic) words.push_back("--deterministic");
   if (unfused) words.push_back("--unfused");
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
@@ -179,8 +186,11 @@ Json measure_in_child(const Options& options, bool unfused) {
   for (ssize_t n; (n = read(ends[0], buffer, sizeof buffer)) > 0;) output.append(buffer, std::size_t(n));
   close(ends[0]);
   int status = 0;
-  if (child < 0 || waitpid(child, &status, 0) != child || status != 0)
-    throw SystemFailure("the measuring process failed");
+  constexpr const char* kFailure = "the measuring process failed";
+  if (child < 0 || waitpid(child, &status, 0) != child) throw SystemFailure(kFailure);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kUsage) throw InvalidArgument(kFailure);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kBadFile) throw InvalidFile(kFailure);
+  if (status != 0) throw SystemFailure(kFailure);
   return Json::parse(output);
 }
 
@@ -230,17 +240,22 @@ void add_bench(CLI::App& program) {
   options->model.add_to(*command);
   command->add_option("--prompt-tokens", options->prompt_tokens, "tokens of a prompt; 0: no prefill")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(whole_number(std::int64_t{0}, kMostTokens));
   command->add_option("--generate", options->generate, "tokens to decode; 0: no decode")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(whole_number(std::int64_t{0}, kMostTokens));
   command->add_option("--depth", options->depth, "tokens already in the cache")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--repeat", options->repeat, "rounds counted")->capture_default_str()->check(CLI::PositiveNumber);
-  command->add_flag("--unfused", options->unfused,
-                    "measure the same kernels used one by one, with the full score matrix");
-  command->add_flag("--compare", options->compare, "measure both ways, each in a process of its own");
+      ->check(whole_number(std::int64_t{0}, kMostTokens));
+  command->add_option("--repeat", options->repeat, "rounds counted")
+      ->capture_default_str()
+      ->check(whole_number(1, 1000000));
+  auto* unfused = command->add_flag("--unfused", options->unfused,
+                                    "measure the same kernels used one by one, with the full score matrix");
+  auto* compare = command->add_flag("--compare", options->compare, "measure both ways, each in a process of its own");
+  compare->excludes(unfused);
+  for (CLI::Option* option : {unfused, compare}) option->excludes(command->get_option("--exact"));
+  compare->excludes(command->get_option("--profile"));
   command->callback([options] { run(*options); });
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
+#include <limits>
 #include <string>
 
 #include "cli/command.h"
@@ -16,7 +17,9 @@ namespace ops_transformer::cli {
 
 void SamplingOptions::add_to(CLI::App& command) {
   llm::SamplerOptions& sampler = options_.sampler;
-  command.add_option("-n,--max-tokens", options_.max_tokens, "longest answer")->capture_default_str();
+  command.add_option("-n,--max-tokens", options_.max_tokens, "longest answer")
+      ->capture_default_str()
+      ->check(whole_number(std::int64_t{1}, std::numeric_limits<std::int64_t>::max()));
   command.add_option("--temperature", sampler.temperature, "0: always the most likely token")->capture_default_str();
   command.add_option("--top-k", sampler.top_k, "keep the k most likely tokens; 0: all")->capture_default_str();
   command.add_option("--top-p", sampler.top_p, "keep the most likely tokens that together reach p")
@@ -27,7 +30,9 @@ void SamplingOptions::add_to(CLI::App& command) {
       ->capture_default_str();
   command.add_option("--repetition-window", sampler.repetition_window, "last tokens that count as seen; -1: all")
       ->capture_default_str();
-  command.add_option("--seed", sampler.seed, "seed of the draws")->capture_default_str();
+  command.add_option("--seed", sampler.seed, "seed of the draws")
+      ->capture_default_str()
+      ->check(whole_number(std::uint64_t{0}, std::numeric_limits<std::uint64_t>::max()));
   command.add_option("--stop", options_.stop, "text that ends the answer; may be repeated");
   command.add_flag("--ignore-eos", options_.ignore_eos, "go on past end-of-text tokens");
 }
@@ -54,6 +59,7 @@ void run(const Options& options) {
   Context context(options.model.context());
   const auto model = options.model.load(context);
   const std::int64_t context_len = options.context_len > 0 ? options.context_len : model->config().context_len;
+  Profiling profiling(context, options.model);
   const bool terminal = isatty(STDIN_FILENO) != 0;
   const llm::ChatTemplate chat(model->tokenizer());
   for (const std::string& warning : chat.warnings()) fmt::print(stderr, "warning: {}\n", warning);
@@ -65,8 +71,7 @@ void run(const Options& options) {
   std::vector<llm::TokenId> history;  // tokens of the turns so far; the cache holds the first pool.length of them
   if (!options.system.empty()) messages.push_back({"system", options.system});
   Json turns = Json::array();
-  for (std::string line;
-       (terminal ? fmt::print("> "), std::fflush(stdout) : 0), std::getline(std::cin, line) && !line.empty();) {
+  for (std::string line; (terminal ? print("> ") : void()), std::getline(std::cin, line) && !line.empty();) {
     messages.push_back({"user", line});
     // The conversation is encoded anew; only what the cache does not yet hold of it is read.
     std::vector<llm::TokenId> conversation = chat.encode(messages);
@@ -80,11 +85,10 @@ void run(const Options& options) {
     while (!generation.done()) {
       for (const llm::TextEvent& event : generation.step()) {
         if (options.model.json) continue;
-        std::fwrite(event.text.data(), 1, event.text.size(), stdout);
-        std::fflush(stdout);
+        print(event.text);
       }
     }
-    if (!options.model.json) fmt::print("\n");
+    if (!options.model.json) print("\n");
     const llm::GenerateResult& result = generation.result(0);
     messages.push_back({"assistant", result.text});
     history = std::move(conversation);
@@ -92,6 +96,7 @@ void run(const Options& options) {
     turns.push_back({{"user", line}, {"assistant", result.text}, {"finish", llm::finish_reason_name(result.finish)}});
   }
   if (options.model.json) print_json({{"turns", turns}});
+  profiling.report();
 }
 
 }  // namespace
@@ -102,7 +107,7 @@ void add_chat(CLI::App& program) {
   options->model.add_to(*command);
   command->add_option("--system", options->system, "system message (default: the template's own)");
   command->add_option("--context", options->context_len, "longest conversation in tokens (default: the model's)")
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number(std::int64_t{1}, kMostTokens));
   options->sampling.add_to(*command);
   command->callback([options] { run(*options); });
 }

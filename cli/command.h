@@ -33,14 +33,17 @@ struct ModelOptions {
   std::unique_ptr<llm::Model> load(Context& context) const;
 };
 
-/// Profiles a context while it lives, where --profile asks for it: then writes the trace and prints the table on
-/// stderr.
+/// Profiles a context while it lives, where --profile asks for it.
 class Profiling {
  public:
+  /// Throws SystemFailure where the trace can't be written: before the work that it is about.
   Profiling(Context& context, const ModelOptions& options);
   ~Profiling();
   Profiling(const Profiling&) = delete;
   Profiling& operator=(const Profiling&) = delete;
+
+  /// Writes the trace and prints the table on stderr. Throws SystemFailure.
+  void report();
 
  private:
   Context& context_;
@@ -48,8 +51,16 @@ class Profiling {
   std::unique_ptr<Profiler> profiler_;
 };
 
+/// Accepts whole numbers from `low` to `high` only; CLI11 takes the nearest end of a type for what lies beyond it, and
+/// the other end for a negative unsigned number.
+template <class T>
+CLI::Validator whole_number(T low, T high);
+constexpr std::int64_t kMostTokens = std::int64_t{1} << 31;  // the longest context that a file can ask for
+
+/// Writes to standard output at once. Throws SystemFailure.
+void print(std::string_view text);
 void print_json(const Json& json);
-/// Reads a whole file; "-" is standard input. Throws SystemFailure.
+/// Reads a whole file of at most 256 MiB; "-" is standard input. Throws SystemFailure.
 std::string read_text(const std::string& path);
 /// The most memory that the process has held, in bytes.
 std::size_t peak_memory_bytes();

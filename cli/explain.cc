@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <limits>
 #include <vector>
 
 #include "cli/command.h"
@@ -46,6 +47,13 @@ Explanation explain_matmul(const Options& options, const DeviceSpec& device, int
   if (!find_weight_format(problem.weights)) {
     throw InvalidArgument(fmt::format("--weights is {}, which matmuls don't take", options.weights));
   }
+  if (problem.x != DType::f32 && problem.x != DType::bf16) {
+    throw InvalidArgument(fmt::format("--dtype is {}, must be f32 or bf16", options.dtype));
+  }
+  if (const auto block = std::int64_t(dtype_info(problem.weights).block_len); inputs % block != 0) {
+    throw InvalidArgument(
+        fmt::format("--shape has {} inputs, must be a multiple of {} for {}", inputs, block, options.weights));
+  }
   const MatmulPlan plan = plan_matmul(problem, device, threads);
   return {fmt::format("{} rows of {} inputs by {} outputs, x {}, weights {}", rows, inputs, outputs, options.dtype,
                       options.weights),
@@ -55,6 +63,10 @@ Explanation explain_matmul(const Options& options, const DeviceSpec& device, int
 Explanation explain_attention(const Options& options, const DeviceSpec& device, int threads) {
   const auto& s = options.shape;
   const DType dtype = dtype_of("--dtype", options.dtype);
+  if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16) {
+    throw InvalidArgument(fmt::format("--dtype is {}, must be f32, bf16 or f16", options.dtype));
+  }
+  if (s[2] > 768) throw InvalidArgument(fmt::format("--shape has head_dim {}, must be at most 768", s[2]));
   const AttentionProblem problem{int(s[0]), int(s[1]), int(s[2]), int(s[2]), dtype, dtype, dtype};
   if (s[0] % s[1] != 0)
     throw InvalidArgument(fmt::format("--shape: {} query heads must be a multiple of {} key heads", s[0], s[1]));
@@ -90,8 +102,8 @@ void run(const Options& options) {
         fmt::format("--shape of {} is {}, got {} numbers", options.op, chosen->shape, options.shape.size()));
   }
   for (std::int64_t size : options.shape) {
-    if (size < 1 || size > (std::int64_t{1} << 31))
-      throw InvalidArgument(fmt::format("--shape has {}, must be from 1 to 2^31", size));
+    if (size < 1 || size > std::numeric_limits<std::int32_t>::max())
+      throw InvalidArgument(fmt::format("--shape has {}, must be from 1 to 2^31 - 1", size));
   }
   std::optional<Isa> isa;
   if (!options.isa.empty()) {
@@ -99,7 +111,8 @@ void run(const Options& options) {
     if (!isa) throw InvalidArgument(fmt::format("--isa is '{}', which names no level", options.isa));
   }
   const int threads = options.threads.value_or(default_num_threads());
-  if (threads < 1) throw InvalidArgument(fmt::format("--threads is {}, must be at least 1", threads));
+  if (threads < 1 || threads > 1024)
+    throw InvalidArgument(fmt::format("--threads is {}, must be from 1 to 1024", threads));
   const DeviceSpec& device = isa ? this_device(*isa) : this_device();
   const Explanation explanation = chosen->explain(options, device, threads);
   if (options.json) {

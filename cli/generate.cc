@@ -18,6 +18,7 @@ struct Options {
   SamplingOptions sampling;
   std::vector<std::string> prompts;
   std::string prompt_file;
+  bool has_prompt_file = false;
   std::string system;
   bool chat = false;
   std::int64_t context_len = 0;
@@ -32,26 +33,27 @@ Json to_json(const llm::GenerateRequest& request, const llm::GenerateResult& res
 
 void run(const Options& options) {
   std::vector<std::string> prompts = options.prompts;
-  if (!options.prompt_file.empty()) prompts.push_back(read_text(options.prompt_file));
+  if (options.has_prompt_file) prompts.push_back(read_text(options.prompt_file));
   Context context(options.model.context());
   const auto model = options.model.load(context);
-  const Profiling profiling(context, options.model);
+  Profiling profiling(context, options.model);
   const double loaded = seconds_since_start();
 
   std::vector<llm::GenerateRequest> requests;
-  std::int64_t tokens = 0;
   for (const std::string& prompt : prompts) {
     llm::GenerateRequest request;
+    std::size_t dropped = 0;
     request.prompt = options.chat ? chat_prompt(*model, options.system, prompt)
-                                  : model->tokenizer().encode(prompt, {.add_special = true});
+                                  : model->tokenizer().encode(prompt, {.add_special = true, .dropped_bytes = &dropped});
+    if (dropped > 0) {
+      fmt::print(stderr, "warning: {} bytes of the prompt are not in the vocabulary and were left out\n", dropped);
+    }
     request.options = options.sampling.generate_options();
-    tokens += std::int64_t(request.prompt.size()) + request.options.max_tokens;
     requests.push_back(std::move(request));
   }
-  const std::int64_t context_len = options.context_len > 0 ? options.context_len : model->config().context_len;
   KvPool pool =
-      model->make_kv_pool(std::min(tokens, context_len * std::int64_t(requests.size())), std::int64_t(requests.size()));
-  llm::Generation generation(context, *model, pool, requests, {.context_len = context_len});
+      model->make_kv_pool(llm::cache_tokens(*model, requests, options.context_len), std::int64_t(requests.size()));
+  llm::Generation generation(context, *model, pool, requests, {.context_len = options.context_len});
 
   // One answer streams; several are printed when all are there.
   const bool stream = requests.size() == 1 && !options.model.json;
@@ -59,10 +61,7 @@ void run(const Options& options) {
   while (!generation.done()) {
     for (const llm::TextEvent& event : generation.step()) {
       if (first_text == 0) first_text = seconds_since_start();
-      if (stream) {
-        std::fwrite(event.text.data(), 1, event.text.size(), stdout);
-        std::fflush(stdout);
-      }
+      if (stream) print(event.text);
     }
   }
   const llm::GenerateTiming& timing = generation.timing();
@@ -81,19 +80,20 @@ void run(const Options& options) {
                 {"first_token_seconds", first_text},
                 {"threads", context.num_threads()},
                 {"peak_memory_bytes", peak_memory_bytes()}});
-    return;
+    return profiling.report();
   }
   if (stream) {
-    std::fputc('\n', stdout);
+    print("\n");
   } else {
     for (std::size_t i = 0; i < requests.size(); ++i) {
-      fmt::print("=== {}\n{}\n", prompts[i], generation.result(i).text);
+      print(fmt::format("=== {}\n{}\n", prompts[i], generation.result(i).text));
     }
   }
   fmt::print(stderr,
              "\nprefill {} tokens, {:.0f} tokens/s; decode {} tokens, {:.0f} tokens/s; {} threads, peak memory {} MB\n",
              timing.prefill_tokens, prefill, timing.decode_tokens, decode, context.num_threads(),
              peak_memory_bytes() / 1000000);
+  profiling.report();
 }
 
 }  // namespace
@@ -104,13 +104,14 @@ void add_generate(CLI::App& program) {
   options->model.add_to(*command);
   auto* prompt = command->add_option("-p,--prompt", options->prompts, "text to continue; repeat for a batch");
   auto* file = command->add_option("-f,--prompt-file", options->prompt_file, "file with a prompt; - is standard input");
-  command->add_flag("--chat", options->chat, "put the prompt into the model's chat template");
-  command->add_option("--system", options->system, "system message, with --chat");
+  auto* chat = command->add_flag("--chat", options->chat, "put the prompt into the model's chat template");
+  command->add_option("--system", options->system, "system message, with --chat")->needs(chat);
   command->add_option("--context", options->context_len, "longest sequence (default: the model's)")
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number(std::int64_t{1}, kMostTokens));
   options->sampling.add_to(*command);
   command->callback([options, prompt, file] {
     if (prompt->count() == 0 && file->count() == 0) throw CLI::RequiredError("--prompt or --prompt-file");
+    options->has_prompt_file = file->count() > 0;
     run(*options);
   });
 }

@@ -6,6 +6,7 @@
 #include "cli/command.h"
 #include "llm/gguf.h"
 #include "ops_transformer/gemm/packed_weights.h"
+#include "ops_transformer/gemm/weight_format.h"
 
 namespace ops_transformer::cli {
 namespace {
@@ -24,11 +25,15 @@ struct MemoryNeed {
 MemoryNeed memory_need(const llm::GgufFile& file, const llm::ModelConfig& config, std::int64_t context_len) {
   MemoryNeed need;
   for (const llm::GgufTensor& tensor : file.tensors()) {
-    need.weights += tensor.rank == 2 ? PackedWeights::packed_bytes(tensor.dtype, std::int64_t(tensor.rows()),
-                                                                   std::int64_t(tensor.cols()))
-                                     : tensor.bytes;
+    need.weights +=
+        tensor.rank == 2 && find_weight_format(tensor.dtype)
+            ? PackedWeights::packed_bytes(tensor.dtype, std::int64_t(tensor.rows()), std::int64_t(tensor.cols()))
+            : tensor.bytes;
   }
-  need.kv_cache = std::size_t(config.num_layers * 2 * config.kv_size() * context_len) * element_bytes(DType::bf16);
+  const std::size_t bytes_per_token =
+      std::size_t(config.num_layers * 2 * config.kv_size()) * element_bytes(DType::bf16);
+  if (__builtin_mul_overflow(bytes_per_token, std::size_t(context_len), &need.kv_cache))
+    throw InvalidFile(fmt::format("a cache of {} bytes for each of {} tokens can't be", bytes_per_token, context_len));
   return need;
 }
 
@@ -64,24 +69,27 @@ void run(const Options& options) {
                 {"kv_cache_bytes", need.kv_cache}});
     return;
   }
-  fmt::print("{}: GGUF version {}, {} bytes, {} tensors\n\n", file.path(), file.version(), file.size(),
-             file.tensors().size());
+  std::string out;
+  out += fmt::format("{}: GGUF version {}, {} bytes, {} tensors\n\n", file.path(), file.version(), file.size(),
+                     file.tensors().size());
   for (const llm::GgufEntry& entry : file.metadata().entries()) {
-    fmt::print("  {:<44} {}\n", entry.key, llm::gguf_value_text(entry, shown_len));
+    out += fmt::format("  {:<44} {}\n", entry.key, llm::gguf_value_text(entry, shown_len));
   }
-  fmt::print("\n");
+  out += "\n";
   for (const auto& [name, total] : by_type)
-    fmt::print("  {:>5} tensors of {:<5} {:>14} bytes\n", total.first, name, total.second);
+    out += fmt::format("  {:>5} tensors of {:<5} {:>14} bytes\n", total.first, name, total.second);
   if (options.all) {
-    fmt::print("\n");
+    out += "\n";
     for (const llm::GgufTensor& tensor : file.tensors()) {
       std::string shape;
       for (std::size_t size : tensor.shape()) shape += fmt::format("{}{}", shape.empty() ? "" : " x ", size);
-      fmt::print("  {:<32} {:<5} {:>18} {:>12} bytes\n", tensor.name, dtype_name(tensor.dtype), shape, tensor.bytes);
+      out += fmt::format("  {:<32} {:<5} {:>18} {:>12} bytes\n", tensor.name, dtype_name(tensor.dtype), shape,
+                         tensor.bytes);
     }
   }
-  fmt::print("\n  needs {:.1f} MB for weights and {:.1f} MB for a bf16 cache of {} tokens\n",
-             double(need.weights) / 1e6, double(need.kv_cache) / 1e6, context_len);
+  out += fmt::format("\n  needs {:.1f} MB for weights and {:.1f} MB for a bf16 cache of {} tokens\n",
+                     double(need.weights) / 1e6, double(need.kv_cache) / 1e6, context_len);
+  print(out);
 }
 
 }  // namespace
@@ -93,7 +101,7 @@ void add_inspect(CLI::App& program) {
   command->add_option("-m,--model", options->model.model, "GGUF file")->required()->check(CLI::ExistingFile);
   command->add_flag("--json", options->model.json, "print one JSON object on standard output");
   command->add_option("--context", options->context_len, "tokens of cache to count (default: the model's context)")
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number(std::int64_t{1}, kMostTokens));
   command->add_flag("--all", options->all, "list every tensor, and metadata in full");
   command->callback([options] { run(*options); });
 }

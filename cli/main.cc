@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <exception>
-#include <fstream>
 #include <iostream>
-#include <iterator>
 
 #include "cli/command.h"
 #include "cli/progress.h"
@@ -17,6 +21,14 @@ namespace ops_transformer::cli {
 namespace {
 
 const auto kStart = std::chrono::steady_clock::now();
+
+// Standard streams that came closed get a descriptor that reads as empty and can't be written, so that no file opened
+// later takes their number and is written to.
+void open_standard_streams() {
+  for (int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(descriptor, F_GETFD) < 0 && open("/dev/null", O_RDONLY) != descriptor) std::abort();
+  }
+}
 
 int report(const char* message, ExitCode code) {
   fmt::print(stderr, "ops-transformer: {}\n", message);
@@ -35,10 +47,13 @@ int run(int argc, char** argv) {
   add_perplexity(program);
   add_explain(program);
   try {
-    program.parse(argc, argv);
+    try {
+      program.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+      if (program.exit(error) != 0) return kUsage;
+    }
+    print("");
     return kOk;
-  } catch (const CLI::ParseError& error) {
-    return program.exit(error) == 0 ? kOk : kUsage;
   } catch (const InvalidArgument& error) {
     return report(error.what(), kUsage);
   } catch (const InvalidFile& error) {
@@ -76,28 +91,56 @@ std::unique_ptr<llm::Model> ModelOptions::load(Context& context) const {
 Profiling::Profiling(Context& context, const ModelOptions& options) : context_(context), path_(options.profile) {
   if (path_.empty()) return;
   profiler_ = std::make_unique<Profiler>();
+  profiler_->write_trace(path_);
   context_.set_profiler(profiler_.get());
 }
 
-Profiling::~Profiling() {
+Profiling::~Profiling() { context_.set_profiler(nullptr); }
+
+void Profiling::report() {
   if (!profiler_) return;
-  context_.set_profiler(nullptr);
   fmt::print(stderr, "\n{}", profiler_->table());
-  try {
-    profiler_->write_trace(path_);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "ops-transformer: {}\n", error.what());
+  profiler_->write_trace(path_);
+}
+
+template <class T>
+CLI::Validator whole_number(T low, T high) {
+  const auto check = [low, high](const std::string& text) -> std::string {
+    T value{};
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error == std::errc() && end == text.data() + text.size() && value >= low && value <= high) return {};
+    return fmt::format("'{}', must be a whole number from {} to {}", text, low, high);
+  };
+  return CLI::Validator(check, "", "");
+}
+template CLI::Validator whole_number(int, int);
+template CLI::Validator whole_number(std::int64_t, std::int64_t);
+template CLI::Validator whole_number(std::uint64_t, std::uint64_t);
+
+void print(std::string_view text) {
+  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  if (std::fflush(stdout) != 0 || !written || std::ferror(stdout) || !std::cout.flush()) {
+    throw SystemFailure(fmt::format("can't write to standard output: {}", std::strerror(errno)));
   }
 }
 
-void print_json(const Json& json) { std::cout << json.dump(2, ' ', false, Json::error_handler_t::replace) << '\n'; }
+void print_json(const Json& json) { print(json.dump(2, ' ', false, Json::error_handler_t::replace) + '\n'); }
 
 std::string read_text(const std::string& path) {
-  const auto read = [](std::istream& in) { return std::string(std::istreambuf_iterator<char>(in), {}); };
-  if (path == "-") return read(std::cin);
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw SystemFailure(fmt::format("can't open {}", path));
-  return read(file);
+  constexpr std::size_t kMostBytes = std::size_t{256} << 20;
+  std::FILE* const file = path == "-" ? stdin : std::fopen(path.c_str(), "rb");
+  if (!file) throw SystemFailure(fmt::format("can't open '{}': {}", path, std::strerror(errno)));
+  const std::unique_ptr<std::FILE, void (*)(std::FILE*)> closing(file, [](std::FILE* open) {
+    if (open != stdin) std::fclose(open);
+  });
+  std::string text;
+  char part[1 << 16];
+  for (std::size_t n; (n = std::fread(part, 1, sizeof part, file)) > 0;) {
+    text.append(part, n);
+    if (text.size() > kMostBytes) throw SystemFailure(fmt::format("'{}' has more than {} bytes", path, kMostBytes));
+  }
+  if (std::ferror(file)) throw SystemFailure(fmt::format("can't read '{}': {}", path, std::strerror(errno)));
+  return text;
 }
 
 std::size_t peak_memory_bytes() {
@@ -112,4 +155,7 @@ double seconds_since_start() {
 
 }  // namespace ops_transformer::cli
 
-int main(int argc, char** argv) { return ops_transformer::cli::run(argc, argv); }
+int main(int argc, char** argv) {
+  ops_transformer::cli::open_standard_streams();
+  return ops_transformer::cli::run(argc, argv);
+}

@@ -43,7 +43,10 @@ def test_version():
 @pytest.mark.parametrize("arguments", [
     [], ["nonsense"], ["generate"], ["generate", "--prompt", "x"], ["generate", "--model", "/nowhere.gguf", "--prompt", "x"],
     ["explain", "linear", "--shape", "1,2"], ["explain", "nonsense", "--shape", "1"], ["explain", "linear", "--shape", "0,1,1"],
-    ["explain", "linear", "--shape", "1,16,32", "--weights", "q9"], ["explain", "linear", "--shape", "1,16,32", "--isa", "mmx"]])
+    ["explain", "linear", "--shape", "1,16,32", "--weights", "q9"], ["explain", "linear", "--shape", "1,16,32", "--isa", "mmx"],
+    ["explain", "linear", "--shape", "1,16,33", "--weights", "q4_0"], ["explain", "linear", "--shape", "1,16,32", "--dtype", "i64"],
+    ["explain", "flash_attention", "--shape", "9,3,769"], ["explain", "flash_attention", "--shape", "2147483648,1,64"],
+    ["generate", "--model", "/etc/passwd", "--prompt", "x", "--system", "y"]])
 def test_wrong_usage(arguments):
     done = run(*arguments)
     assert done.returncode == USAGE and done.stderr and not done.stdout
@@ -119,10 +122,45 @@ def test_context_is_a_limit(model_path):
 
 
 @pytest.mark.parametrize(("option", "value"), [("--temperature", -1), ("--top-p", 0), ("--min-p", 2), ("--top-k", -1),
-                                               ("--repetition-penalty", 0), ("--max-tokens", 0)])
+                                               ("--repetition-penalty", 0), ("--max-tokens", 0),
+                                               ("--max-tokens", 2**63), ("--max-tokens", -1000000), ("--seed", -1), ("--seed", 2**64),
+                                               ("--context", 2**63 - 1), ("--context", 1000000), ("--context", 0)])
 def test_sampling_options_are_checked(model_path, option, value):
     done = run("generate", "--model", model_path, "--prompt", "x", option, value)
-    assert done.returncode == USAGE and option.strip("-").replace("-", "_") in done.stderr and str(value) in done.stderr
+    assert done.returncode == USAGE and str(value) in done.stderr
+    assert option.strip("-") in done.stderr.replace("_", "-")
+
+
+def test_answers_of_any_length_fit(model_path):
+    prompts = ["--prompt", "one", "--prompt", "two", "--prompt", "three"]
+    answers = generate(model_path, *prompts, "--max-tokens", 2**63 - 1, "--context", 24, "--ignore-eos")["answers"]
+    assert [answer["prompt_tokens"] + len(answer["tokens"]) for answer in answers] == [24] * 3
+
+
+def test_bytes_outside_the_vocabulary_are_reported(model_path, tmp_path):
+    prompt = tmp_path / "prompt"
+    prompt.write_bytes(b"ab\xff\xfe")
+    done = run("generate", "--model", model_path, "--prompt-file", prompt, "--max-tokens", 1)
+    assert done.returncode == 0 and "2 bytes of the prompt" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["inspect", "--model"], ["inspect", "--json", "--model"],
+                                       ["generate", "--prompt", "x", "--max-tokens", 2, "--model"],
+                                       ["generate", "--prompt", "x", "--max-tokens", 2, "--json", "--model"]])
+def test_output_that_cannot_be_written_fails(model_path, arguments):
+    command = [COMMAND, *map(str, arguments), *([model_path] if arguments[-1] == "--model" else [])]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300)
+    assert done.returncode == 1 and "standard output" in done.stderr
+    done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], stderr=subprocess.PIPE, text=True, timeout=300)
+    assert done.returncode == 1 and "standard output" in done.stderr
+
+
+def test_text_files_are_checked(model_path, tmp_path):
+    for path, word in [(tmp_path, "directory"), ("/dev/zero", "268435456"), ("", "can't open")]:
+        for command in (["generate", "--prompt-file", path], ["perplexity", "--file", path]):
+            done = run(*command, "--model", model_path)
+            assert done.returncode == 1 and word in done.stderr, done.stderr
 
 
 def test_chat_keeps_the_conversation(model_path):
@@ -152,6 +190,20 @@ def test_bench(model_path):
     assert "unfused" in table and "peak memory" in table
 
 
+@pytest.mark.parametrize("arguments", [["--depth", 10**9], ["--depth", 2**63 - 1], ["--generate", 2**62], ["--prompt-tokens", 8193],
+                                       ["--repeat", 0], ["--unfused", "--depth", 2**58], ["--unfused", "--depth", 8192],
+                                       ["--compare", "--exact"], ["--unfused", "--exact"], ["--compare", "--profile", "x"]])
+def test_bench_options_are_checked(model_path, arguments):
+    done = run("bench", "--model", model_path, *arguments)
+    assert done.returncode == USAGE and len(done.stderr) < 500
+
+
+def test_bench_compare_passes_failures_on(tmp_path):
+    bad = tmp_path / "bad.gguf"
+    bad.write_bytes(b"not a model")
+    assert run("bench", "--compare", "--model", bad).returncode == BAD_FILE
+
+
 def test_perplexity(model_path, tmp_path):
     text = tmp_path / "text"
     text.write_text("The quick brown fox jumps over the lazy dog. " * 40)
@@ -176,3 +228,8 @@ def test_profile(model_path, tmp_path):
     names = {event["name"] for event in json.loads(trace.read_text())["traceEvents"]}
     assert {"linear", "gated_linear", "rms_norm", "flash_attention_paged"} <= names
     assert "GB/s" in done.stderr
+    for path in (tmp_path / "no" / "trace", "/dev/full"):
+        done = run("generate", "--model", model_path, "--prompt", "x", "--max-tokens", 2, "--profile", path)
+        assert done.returncode == 1 and "can't write the trace" in done.stderr and not done.stdout
+    done = run("chat", "--model", model_path, "--max-tokens", 2, "--profile", trace, stdin="Hello\n")
+    assert done.returncode == 0 and "GB/s" in done.stderr
