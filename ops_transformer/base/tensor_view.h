@@ -16,6 +16,12 @@ namespace ops_transformer {
 
 inline constexpr int kMaxRank = 8;
 
+/// Sizes of an untrusted shape may multiply past 2^63: it names memory that can't exist, and what checks it compares
+/// sizes one by one.
+constexpr std::int64_t wrapping_product(std::int64_t a, std::int64_t b) {
+  return std::int64_t(std::uint64_t(a) * std::uint64_t(b));
+}
+
 /// Throws InvalidArgument where a view can't have so many dimensions.
 OPS_TRANSFORMER_API int checked_rank(std::size_t rank);
 
@@ -36,7 +42,7 @@ class BasicTensorView {
     for (int i = rank_ - 1; i >= 0; --i) {
       shape_[i] = shape[i];
       strides_[i] = stride;
-      stride *= shape[i];
+      stride = wrapping_product(stride, shape[i]);
     }
   }
   BasicTensorView(Pointer data, DType dtype, std::initializer_list<std::int64_t> shape)
@@ -70,7 +76,7 @@ class BasicTensorView {
 
   std::int64_t num_elements() const {
     std::int64_t n = 1;
-    for (int i = 0; i < rank_; ++i) n *= shape_[i];
+    for (int i = 0; i < rank_; ++i) n = wrapping_product(n, shape_[i]);
     return n;
   }
 
@@ -86,7 +92,7 @@ class BasicTensorView {
     std::int64_t expected = 1;
     for (int i = rank_ - 1; i >= 0; --i) {
       if (shape_[i] > 1 && strides_[i] != expected) return false;
-      expected *= shape_[i];
+      expected = wrapping_product(expected, shape_[i]);
     }
     return true;
   }
