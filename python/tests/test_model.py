@@ -37,7 +37,9 @@ def text_ids(fast):
 @pytest.fixture(scope="module")
 def prompts(fast, text_ids):
     question = fast.tokenize("The capital of France is")
-    return [(question + text_ids[1000 * i :])[:length] for i, length in enumerate(LENGTHS)]
+    prompts = [(question + text_ids[800 * i :])[:length] for i, length in enumerate(LENGTHS)]
+    assert [len(prompt) for prompt in prompts] == LENGTHS
+    return prompts
 
 
 @pytest.fixture(scope="module")
