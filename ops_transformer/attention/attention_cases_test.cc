@@ -11,12 +11,14 @@
 #include "ops_transformer/attention/attention_kernel.h"
 #include "ops_transformer/attention/flash_attention.h"
 #include "tests/support/guarded_buffer.h"
+#include "tests/support/message_of.h"
 #include "tests/support/random.h"
 
 namespace ops_transformer {
 namespace {
 
 using test::GuardedBuffer;
+using test::message_of;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -306,12 +308,7 @@ TEST(AttentionCases, Case29OffsetsThatDoNotCoverTheRows) {
   const TensorView rows(x.data(), DType::f32, {10, 1, 4}), out_rows(out.data(), DType::f32, {10, 1, 4});
   const std::vector<std::int64_t> good = {0, 10}, two = {0, 5, 10};
   const auto message = [&](const std::vector<std::int64_t>& q, const std::vector<std::int64_t>& kv) -> std::string {
-    try {
-      flash_attention_varlen(context, rows, rows, rows, out_rows, q, kv);
-    } catch (const InvalidArgument& error) {
-      return error.what();
-    }
-    return "";
+    return message_of([&] { flash_attention_varlen(context, rows, rows, rows, out_rows, q, kv); });
   };
   EXPECT_NE(message({0, 4}, good).find("q_offsets[1] is 4, must be the number of rows, 10"), std::string::npos);
   EXPECT_NE(message({0, 5, 3}, two).find("q_offsets[2] is 3, less than the entry before it, 5"), std::string::npos);
@@ -345,12 +342,7 @@ TEST(AttentionErrors, NameTheArgument) {
   const TensorView t(x, DType::f32, {1, 2, 3, 4}), out(y, DType::f32, {1, 2, 3, 4});
   const auto message = [&](const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& o,
                            const FlashAttentionOptions& options = {}) -> std::string {
-    try {
-      flash_attention(context, q, k, v, o, options);
-    } catch (const InvalidArgument& error) {
-      return error.what();
-    }
-    return "";
+    return message_of([&] { flash_attention(context, q, k, v, o, options); });
   };
   EXPECT_EQ(message(t, t, t, out), "");
   EXPECT_NE(message(TensorView(x, DType::f32, {2, 3, 4}), t, t, out).find("q must have 4 dimensions"),

@@ -12,12 +12,14 @@
 #include "ops_transformer/kv_cache/kv_pool.h"
 #include "ops_transformer/kv_cache/kv_write.h"
 #include "tests/support/guarded_buffer.h"
+#include "tests/support/message_of.h"
 #include "tests/support/random.h"
 
 namespace ops_transformer {
 namespace {
 
 using test::GuardedBuffer;
+using test::message_of;
 
 constexpr std::int64_t kHeads = 6, kKvHeads = 2, kDim = 20;
 
@@ -253,14 +255,11 @@ TEST(PagedAttention, PageTableIsChecked) {
     const std::int32_t table[2] = {0, second};
     const TensorView k(pages.data(), DType::f32, {4, 1, 16, 2});
     const std::vector<std::int64_t> offsets = {0, 1};
-    try {
+    return message_of([&] {
       const auto view = PagedKvView::from_arrays(k, k, {table, DType::i32, {1, 2}}, {&len, DType::i64, {1}});
       flash_attention_paged(context, {q.data(), DType::f32, {1, 1, 2}}, view, {out.data(), DType::f32, {1, 1, 2}},
                             offsets);
-    } catch (const InvalidArgument& error) {
-      return error.what();
-    }
-    return "";
+    });
   };
   EXPECT_EQ(call(4, 17), "flash_attention_paged: page_table[0][1] (batch 0, slot 1) is 4, must be from 0 to 3");
   EXPECT_EQ(call(-1, 17), "flash_attention_paged: page_table[0][1] (batch 0, slot 1) is -1, must be from 0 to 3");

@@ -9,6 +9,7 @@
 
 #include "ops_transformer/attention/attention_kernel.h"
 #include "ops_transformer/attention/flash_attention_reference.h"
+#include "tests/support/dtype_of.h"
 #include "tests/support/guarded_buffer.h"
 #include "tests/support/random.h"
 #include "tests/support/tolerance.h"
@@ -17,11 +18,7 @@ namespace ops_transformer {
 namespace {
 
 using test::GuardedBuffer;
-
-template <class T>
-constexpr DType kDType = std::is_same_v<T, float>      ? DType::f32
-                         : std::is_same_v<T, BFloat16> ? DType::bf16
-                                                       : DType::f16;
+using test::kDType;
 
 struct Shape {
   std::int64_t batch = 1, num_q_heads = 1, num_kv_heads = 1, q_len = 1, kv_len = 1, head_dim = 64, value_dim = 64;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops_transformer/base/dlpack.h"
+#include "tests/support/message_of.h"
 
 #include <gtest/gtest.h>
 
@@ -10,6 +11,8 @@
 
 namespace ops_transformer {
 namespace {
+
+using test::message_of;
 
 TEST(Dlpack, ViewsRoundTrip) {
   alignas(8) std::byte data[4096];
@@ -40,12 +43,7 @@ class DlpackErrors : public testing::Test {
     tensor.dtype = {kDLFloat, 32, 1};
     tensor.shape = shape_;
     change(tensor);
-    try {
-      last_ = from_dlpack(tensor, "x");
-    } catch (const InvalidArgument& error) {
-      return error.what();
-    }
-    return "";
+    return message_of([&] { last_ = from_dlpack(tensor, "x"); });
   }
 
   alignas(64) float data_[64] = {};

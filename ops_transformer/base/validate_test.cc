@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops_transformer/base/validate.h"
+#include "tests/support/message_of.h"
 
 #include <gtest/gtest.h>
 
@@ -9,14 +10,7 @@
 namespace ops_transformer {
 namespace {
 
-std::string message_of(const std::function<void()>& check) {
-  try {
-    check();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "";
-}
+using test::message_of;
 
 TEST(Validate, MessagesNameArgumentValueAndLimit) {
   float data[64];

@@ -11,7 +11,9 @@
 #include "ops_transformer/ffn/gated_epilogue_kernel.h"
 #include "ops_transformer/gemm/linear_reference.h"
 #include "ops_transformer/gemm/quantised_reference.h"
+#include "tests/support/dtype_of.h"
 #include "tests/support/guarded_buffer.h"
+#include "tests/support/message_of.h"
 #include "tests/support/random.h"
 #include "tests/support/tolerance.h"
 
@@ -19,11 +21,8 @@ namespace ops_transformer {
 namespace {
 
 using test::GuardedBuffer;
-
-template <class T>
-constexpr DType kDType = std::is_same_v<T, float>      ? DType::f32
-                         : std::is_same_v<T, BFloat16> ? DType::bf16
-                                                       : DType::f16;
+using test::kDType;
+using test::message_of;
 
 template <class Buffer>
 std::vector<double> doubles(const Buffer& values, std::size_t begin, std::size_t n) {
@@ -166,12 +165,7 @@ TEST(GatedLinearErrors, NameTheArgument) {
   const auto plain = PackedWeights::pack(context, ConstTensorView(w, DType::f32, {20, 4}));
   const auto message = [&](const ConstTensorView& input, const PackedWeights& weights, const TensorView& y,
                            Activation activation) -> std::string {
-    try {
-      gated_linear(context, input, weights, y, {.activation = activation});
-    } catch (const InvalidArgument& error) {
-      return error.what();
-    }
-    return "";
+    return message_of([&] { gated_linear(context, input, weights, y, {.activation = activation}); });
   };
   const ConstTensorView input(x, DType::f32, {2, 4});
   const TensorView y(out, DType::f32, {2, 20});

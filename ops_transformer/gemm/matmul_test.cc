@@ -9,10 +9,13 @@
 #include <vector>
 
 #include "ops_transformer/gemm/linear.h"
+#include "tests/support/message_of.h"
 #include "tests/support/random.h"
 
 namespace ops_transformer {
 namespace {
+
+using test::message_of;
 
 // A plan covers every row and every output, keeps pairs of tiles together and holds its promises on any machine.
 TEST(MatmulPlan, CoversTheProblemOnEveryDevice) {
@@ -89,16 +92,6 @@ TEST(PackedWeights, UsesTheCallersMemory) {
   float x[8] = {1, 1, 1, 1, 1, 1, 1, 1}, out[20];
   linear(context, {x, DType::f32, {1, 8}}, moved, {out, DType::f32, {1, 20}});
   for (float y : out) EXPECT_EQ(y, 8.0f);
-}
-
-template <class F>
-std::string message_of(F&& call) {
-  try {
-    call();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "";
 }
 
 TEST(PackedWeights, ErrorsNameTheArgument) {

@@ -8,6 +8,7 @@
 
 #include "ops_transformer/gemm/quantise_rows_kernel.h"
 #include "ops_transformer/gemm/quantised_reference.h"
+#include "tests/support/dtype_of.h"
 #include "tests/support/guarded_buffer.h"
 #include "tests/support/random.h"
 
@@ -15,14 +16,10 @@ namespace ops_transformer {
 namespace {
 
 using test::GuardedBuffer;
+using test::kDType;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-template <class T>
-constexpr DType kDType = std::is_same_v<T, float>      ? DType::f32
-                         : std::is_same_v<T, BFloat16> ? DType::bf16
-                                                       : DType::f16;
 
 std::vector<Isa> levels() {
   std::vector<Isa> isas;

@@ -13,6 +13,7 @@
 #include "ops_transformer/gemm/quantised_linear_kernel.h"
 #include "ops_transformer/gemm/quantised_reference.h"
 #include "tests/support/guarded_buffer.h"
+#include "tests/support/message_of.h"
 #include "tests/support/random.h"
 #include "tests/support/tolerance.h"
 
@@ -20,6 +21,7 @@ namespace ops_transformer {
 namespace {
 
 using test::GuardedBuffer;
+using test::message_of;
 
 constexpr DType kQuantised[] = {DType::q4_0, DType::q4_1, DType::q8_0};
 
@@ -371,12 +373,7 @@ TEST(DequantiseRows, ErrorsNameTheArgument) {
   float out[64];
   const auto message = [&](DType dtype, std::int64_t n) -> std::string {
     const std::vector<std::byte> bytes(512);
-    try {
-      dequantise_rows(dtype, bytes.data(), n, out);
-    } catch (const InvalidArgument& error) {
-      return error.what();
-    }
-    return "";
+    return message_of([&] { dequantise_rows(dtype, bytes.data(), n, out); });
   };
   EXPECT_EQ(message(DType::q4_0, 33), "dequantise_rows: num_elements is 33, must be a multiple of 32 for q4_0");
   EXPECT_EQ(message(DType::f32, -1), "dequantise_rows: num_elements is -1, must be a multiple of 1 for f32");

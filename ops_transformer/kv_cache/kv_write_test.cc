@@ -10,16 +10,17 @@
 
 #include "ops_transformer/base/error.h"
 #include "ops_transformer/kv_cache/kv_write_kernel.h"
+#include "tests/support/dtype_of.h"
 #include "tests/support/guarded_buffer.h"
+#include "tests/support/message_of.h"
 #include "tests/support/random.h"
 
 namespace ops_transformer {
 namespace {
 
 using test::GuardedBuffer;
-
-template <class T>
-constexpr DType kDType = std::is_same_v<T, float> ? DType::f32 : DType::bf16;
+using test::kDType;
+using test::message_of;
 
 // A cache of one layer in ordinary memory, every bit set.
 template <class T>
@@ -108,16 +109,6 @@ TEST(KvWrite, WritesACacheInSlotMajorLayout) {
   const ConstTensorView view(rows, DType::f32, {1, 3, 2});
   kv_write(context, view, view, std::vector<std::int64_t>{6}, {pages, v_pages});
   for (std::size_t i = 0; i < 6; ++i) EXPECT_EQ(memory[36 + i], float(i + 1));
-}
-
-template <class F>
-std::string message_of(F&& call) {
-  try {
-    call();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "";
 }
 
 TEST(KvWrite, BadSlotsAreNamedBeforeAnythingIsWritten) {

@@ -11,7 +11,9 @@
 #include "ops_transformer/kv_cache/kv_write.h"
 #include "ops_transformer/kv_cache/rope_kv_write_kernel.h"
 #include "ops_transformer/posembedding/rope_reference.h"
+#include "tests/support/dtype_of.h"
 #include "tests/support/guarded_buffer.h"
+#include "tests/support/message_of.h"
 #include "tests/support/random.h"
 #include "tests/support/tolerance.h"
 
@@ -19,9 +21,8 @@ namespace ops_transformer {
 namespace {
 
 using test::GuardedBuffer;
-
-template <class T>
-constexpr DType kDType = std::is_same_v<T, float> ? DType::f32 : DType::bf16;
+using test::kDType;
+using test::message_of;
 
 constexpr std::int64_t kTokens = 21, kHeads = 5, kKvHeads = 2, kPageSize = 8, kPages = 4;
 
@@ -141,13 +142,10 @@ TEST(RopeKvWrite, ErrorsComeBeforeAnythingIsWritten) {
   std::vector<float> q = {1, 2, 3, 4}, k = {1, 2, 3, 4};
   const TensorView q_view(q.data(), DType::f32, {1, 1, 4}), k_view(k.data(), DType::f32, {1, 1, 4});
   const auto message = [&](std::int64_t position, std::int64_t slot, std::int64_t rotary_dim) -> std::string {
-    try {
+    return message_of([&] {
       rope_kv_write(context, q_view, k_view, k_view, {&position, DType::i64, {1}},
                     RopeTable({.rotary_dim = rotary_dim}), std::span(&slot, 1), pool.pages(0));
-    } catch (const InvalidArgument& error) {
-      return error.what();
-    }
-    return "";
+    });
   };
   EXPECT_NE(message(std::int64_t{1} << 32, 0, 4).find("positions[0] is 4294967296"), std::string::npos);
   EXPECT_NE(message(0, 4, 4).find("slots[0] is 4"), std::string::npos);

@@ -11,7 +11,9 @@
 #include "ops_transformer/norm/rms_norm_reference.h"
 #include "ops_transformer/profiler/profiler.h"
 #include "ops_transformer/tuning/device_spec.h"
+#include "tests/support/dtype_of.h"
 #include "tests/support/guarded_buffer.h"
+#include "tests/support/message_of.h"
 #include "tests/support/random.h"
 #include "tests/support/tolerance.h"
 
@@ -19,11 +21,8 @@ namespace ops_transformer {
 namespace {
 
 using test::GuardedBuffer;
-
-template <class T>
-constexpr DType kDType = std::is_same_v<T, float>      ? DType::f32
-                         : std::is_same_v<T, BFloat16> ? DType::bf16
-                                                       : DType::f16;
+using test::kDType;
+using test::message_of;
 
 template <class T>
 class RmsNorm : public testing::Test {};
@@ -149,12 +148,7 @@ TEST(RmsNormErrors, NameTheArgument) {
   Context context({.num_threads = 1});
   float x[8] = {}, w[4] = {}, out[8];
   const auto message = [&](const ConstTensorView& weight, const TensorView& y, float eps) -> std::string {
-    try {
-      rms_norm(context, {x, DType::f32, {2, 4}}, weight, y, {.eps = eps});
-    } catch (const InvalidArgument& error) {
-      return error.what();
-    }
-    return "";
+    return message_of([&] { rms_norm(context, {x, DType::f32, {2, 4}}, weight, y, {.eps = eps}); });
   };
   const ConstTensorView weight(w, DType::f32, {4});
   const TensorView y(out, DType::f32, {2, 4});

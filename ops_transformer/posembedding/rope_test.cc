@@ -11,7 +11,9 @@
 #include "ops_transformer/posembedding/rope_kernel.h"
 #include "ops_transformer/posembedding/rope_reference.h"
 #include "ops_transformer/profiler/profiler.h"
+#include "tests/support/dtype_of.h"
 #include "tests/support/guarded_buffer.h"
+#include "tests/support/message_of.h"
 #include "tests/support/random.h"
 #include "tests/support/tolerance.h"
 
@@ -19,11 +21,8 @@ namespace ops_transformer {
 namespace {
 
 using test::GuardedBuffer;
-
-template <class T>
-constexpr DType kDType = std::is_same_v<T, float>      ? DType::f32
-                         : std::is_same_v<T, BFloat16> ? DType::bf16
-                                                       : DType::f16;
+using test::kDType;
+using test::message_of;
 
 constexpr RopeStyle kStyles[] = {RopeStyle::half_split, RopeStyle::interleaved};
 
@@ -249,13 +248,10 @@ TEST(RopeTableOfTheCaller, ChecksEveryPosition) {
   const std::vector<float> x = {1, 2, 3, 4, 1, 2, 3, 4};
   std::vector<float> out(8, -1.0f);
   const auto run = [&](std::vector<std::int32_t> positions) -> std::string {
-    try {
+    return message_of([&] {
       rotary_embedding(context, {x.data(), DType::f32, {2, 1, 4}}, {positions.data(), DType::i32, {2}}, cos_view,
                        sin_view, RopeStyle::half_split, {out.data(), DType::f32, {2, 1, 4}});
-    } catch (const InvalidArgument& error) {
-      return error.what();
-    }
-    return "";
+    });
   };
   EXPECT_EQ(run({3, 4}), "rotary_embedding: positions[1] is 4, must be from 0 to 3");
   EXPECT_EQ(run({-1, 0}), "rotary_embedding: positions[0] is -1, must be from 0 to 3");
@@ -268,12 +264,7 @@ TEST(RopeTableOfTheCaller, ChecksEveryPosition) {
 
 TEST(RopeErrors, NameTheArgument) {
   const auto table_error = [](const RopeOptions& options) -> std::string {
-    try {
-      RopeTable table(options);
-    } catch (const InvalidArgument& error) {
-      return error.what();
-    }
-    return "";
+    return message_of([&] { RopeTable table(options); });
   };
   EXPECT_EQ(table_error({.rotary_dim = 3}), "RopeTable: rotary_dim is 3, must be even, from 2 to 2^20");
   EXPECT_NE(table_error({.rotary_dim = 0}), "");

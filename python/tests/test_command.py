@@ -13,9 +13,13 @@ USAGE, BAD_FILE = 2, 3
 QUESTION = "Why is the sky blue?"
 
 
-def run(*arguments, stdin="", env=None):
+@pytest.fixture(autouse=True)
+def command_is_built():
     if not COMMAND.exists():
         pytest.skip(f"no command at {COMMAND}: scripts/build.sh builds it")
+
+
+def run(*arguments, stdin="", env=None):
     environment = {**os.environ, **(env or {})}
     return subprocess.run([COMMAND, *map(str, arguments)], input=stdin, capture_output=True, text=True, timeout=300, env=environment)
 
