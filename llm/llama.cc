@@ -7,10 +7,10 @@
 #include <optional>
 #include <vector>
 
+#include "llm/embedding.h"
 #include "llm/weight_loader.h"
 #include "ops_transformer/attention/flash_attention.h"
 #include "ops_transformer/ffn/gated_linear.h"
-#include "ops_transformer/gemm/dequantise.h"
 #include "ops_transformer/kv_cache/rope_kv_write.h"
 #include "ops_transformer/norm/rms_norm.h"
 #include "ops_transformer/posembedding/rope.h"
@@ -59,15 +59,10 @@ class Appended {
   std::span<const BatchSlice> slices_;
 };
 
-ConstTensorView weight_view(const std::vector<float>& weight) {
-  return {weight.data(), DType::f32, {std::int64_t(weight.size())}};
-}
-
 class Llama final : public Model {
  public:
   Llama(Context& context, GgufFile file_in, ModelConfig config_in, const LoadOptions& options)
-      : Model(std::move(file_in), std::move(config_in), options.arithmetic),
-        embedding_(file().tensor("token_embd.weight")) {
+      : Model(std::move(file_in), std::move(config_in), options.arithmetic), embedding_(file()) {
     const ModelConfig& c = config();
     WeightLoader loader(context, file(), options);
     loader.matrix("token_embd.weight", c.vocab_size, c.hidden_size);  // checks it
@@ -111,7 +106,7 @@ class Llama final : public Model {
     };
 
     const TensorView x = matrix(num_tokens, c.hidden_size), h = matrix(num_tokens, c.hidden_size);
-    embed(arena, batch.tokens, x);  // may fail where the file has changed: before the cache does
+    embedding_.look_up(arena, batch.tokens, x);  // may fail where the file has changed: before the cache does
 
     auto positions = arena.allocate<std::int64_t>(batch.tokens.size());
     auto slots = arena.allocate<std::int64_t>(batch.tokens.size());
@@ -133,13 +128,13 @@ class Llama final : public Model {
     PagedKvView cache = pool.view(0, sequences);
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       const Layer& layer = layers_[i];
-      rms_norm(context, x, weight_view(layer.attention_norm), h, {.eps = c.norm_eps});
+      rms_norm(context, x, vector_view(layer.attention_norm), h, {.eps = c.norm_eps});
       layer.qkv.run(context, h, qkv, {.arithmetic = arithmetic()});
       pool.select_layer(cache, std::int64_t(i));
       rope_kv_write(context, q, k, v, position_view, *rope_, slots, pool.pages(std::int64_t(i)));
       flash_attention_paged(context, q, cache, attended_heads, offsets, attention_options());
       layer.attention_output.run(context, attended, x, {.residual = x, .arithmetic = arithmetic()});
-      rms_norm(context, x, weight_view(layer.ffn_norm), h, {.eps = c.norm_eps});
+      rms_norm(context, x, vector_view(layer.ffn_norm), h, {.eps = c.norm_eps});
       gated_linear(context, h, layer.gate_up, gated, {.activation = Activation::silu, .arithmetic = arithmetic()});
       layer.down.run(context, gated, x, {.residual = x, .arithmetic = arithmetic()});
     }
@@ -151,7 +146,7 @@ class Llama final : public Model {
       const float* row = x.as<float>() + batch.logit_rows[std::size_t(i)] * c.hidden_size;
       std::copy_n(row, c.hidden_size, last.as<float>() + i * c.hidden_size);
     }
-    rms_norm(context, last, weight_view(output_norm_), last, {.eps = c.norm_eps});
+    rms_norm(context, last, vector_view(output_norm_), last, {.eps = c.norm_eps});
     output_.run(context, last, logits, {.arithmetic = arithmetic()});
     appended.keep();
   }
@@ -164,18 +159,7 @@ class Llama final : public Model {
     return options;
   }
 
-  // Rows are read, not mapped: a page touched for each would keep up to 30 MB of SmolLM2's table resident.
-  void embed(Arena& arena, std::span<const std::int32_t> tokens, const TensorView& x) const {
-    const std::size_t row_bytes = embedding_.bytes / embedding_.rows();
-    const auto row = arena.allocate<std::byte>(row_bytes);
-    for (std::size_t i = 0; i < tokens.size(); ++i) {
-      file().read(embedding_, std::size_t(tokens[i]) * row_bytes, row);
-      dequantise_rows(embedding_.dtype, row.data(), config().hidden_size,
-                      x.as<float>() + std::int64_t(i) * config().hidden_size);
-    }
-  }
-
-  const GgufTensor& embedding_;
+  Embedding embedding_;
   std::optional<RopeTable> rope_;
   std::vector<Layer> layers_;
   std::vector<float> output_norm_;

@@ -8,10 +8,10 @@
 #include <optional>
 #include <vector>
 
+#include "llm/embedding.h"
 #include "llm/weight_loader.h"
 #include "ops_transformer/attention/causal_softmax.h"
 #include "ops_transformer/base/validate.h"
-#include "ops_transformer/gemm/dequantise.h"
 #include "ops_transformer/norm/rms_norm.h"
 #include "ops_transformer/posembedding/rope.h"
 
@@ -28,10 +28,7 @@ struct Layer {
 class Unfused final : public UnfusedLlama {
  public:
   Unfused(Context& context, const std::string& path, std::int64_t context_len)
-      : file_(GgufFile::open(path)),
-        config_(read_config(file_)),
-        embedding_(file_.tensor("token_embd.weight")),
-        context_len_(context_len) {
+      : file_(GgufFile::open(path)), config_(read_config(file_)), embedding_(file_), context_len_(context_len) {
     if (context_len < 1 || context_len > config_.context_len) {
       invalid("UnfusedLlama",
               fmt::format("context_len is {}, must be from 1 to {}, the model's", context_len, config_.context_len));
@@ -44,6 +41,10 @@ class Unfused final : public UnfusedLlama {
     WeightLoader loader(context, file_, options);
     loader.matrix("token_embd.weight", c.vocab_size, c.hidden_size);  // checks it
     rope_ = loader.rope_table(c, RopeStyle::interleaved);
+    // The largest matrix first, as in Llama: the peak must differ by what fusion saves alone.
+    output_norm_ = loader.vector("output_norm.weight", c.hidden_size);
+    output_ =
+        loader.linear({{file_.find_tensor("output.weight") ? "output" : "token_embd", c.vocab_size}}, c.hidden_size);
     layers_.resize(std::size_t(c.num_layers));
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       const std::string block = fmt::format("blk.{}.", i);
@@ -63,9 +64,6 @@ class Unfused final : public UnfusedLlama {
       layer.keys = Buffer(std::size_t(c.kv_size() * context_len) * sizeof(float));
       layer.values = Buffer(std::size_t(c.kv_size() * context_len) * sizeof(float));
     }
-    output_norm_ = loader.vector("output_norm.weight", c.hidden_size);
-    output_ =
-        loader.linear({{file_.find_tensor("output.weight") ? "output" : "token_embd", c.vocab_size}}, c.hidden_size);
     memory_ = loader.finish();
   }
 
@@ -88,6 +86,11 @@ class Unfused final : public UnfusedLlama {
       invalid("forward", fmt::format("{} tokens after {} must fit in a context of {}", count, length_, context_len_));
     }
     const ModelConfig& c = config_;
+    for (std::int32_t token : tokens) {
+      if (token < 0 || token >= c.vocab_size) {
+        invalid("forward", fmt::format("token {} is outside the vocabulary of {}", token, c.vocab_size));
+      }
+    }
     CallScope call(context);
     const auto matrix = [&call](std::int64_t rows, std::int64_t cols) {
       return TensorView(call.arena().allocate<float>(std::size_t(rows * cols)).data(), DType::f32, {rows, cols});
@@ -101,17 +104,9 @@ class Unfused final : public UnfusedLlama {
     const TensorView gate = matrix(count, c.intermediate_size), up = matrix(count, c.intermediate_size);
     const TensorView scores = matrix(c.num_q_heads * count, length_ + count);
 
-    const std::size_t row_bytes = embedding_.bytes / embedding_.rows();
-    for (std::int64_t i = 0; i < count; ++i) {
-      if (tokens[std::size_t(i)] < 0 || tokens[std::size_t(i)] >= c.vocab_size) {
-        invalid("forward",
-                fmt::format("token {} is outside the vocabulary of {}", tokens[std::size_t(i)], c.vocab_size));
-      }
-      dequantise_rows(embedding_.dtype, file_.data(embedding_).data() + std::size_t(tokens[std::size_t(i)]) * row_bytes,
-                      c.hidden_size, x.as<float>() + i * c.hidden_size);
-    }
+    embedding_.look_up(call.arena(), tokens, x);
     for (Layer& layer : layers_) {
-      rms_norm(context, x, norm_weight(layer.attention_norm), h, {.eps = c.norm_eps});
+      rms_norm(context, x, vector_view(layer.attention_norm), h, {.eps = c.norm_eps});
       layer.q.run(context, h, q);
       layer.k.run(context, h, k);
       layer.v.run(context, h, v);
@@ -121,7 +116,7 @@ class Unfused final : public UnfusedLlama {
       attend(context, call, layer, q, scores, attended);
       layer.attention_output.run(context, attended, projected);
       add(call, projected, x);
-      rms_norm(context, x, norm_weight(layer.ffn_norm), h, {.eps = c.norm_eps});
+      rms_norm(context, x, vector_view(layer.ffn_norm), h, {.eps = c.norm_eps});
       layer.gate.run(context, h, gate, {.activation = Activation::silu});
       layer.up.run(context, h, up);
       multiply(call, up, gate);
@@ -130,15 +125,11 @@ class Unfused final : public UnfusedLlama {
     }
     length_ += count;
     const TensorView last(x.as<float>() + (count - 1) * c.hidden_size, DType::f32, {1, c.hidden_size});
-    rms_norm(context, last, norm_weight(output_norm_), last, {.eps = c.norm_eps});
+    rms_norm(context, last, vector_view(output_norm_), last, {.eps = c.norm_eps});
     output_.run(context, last, {logits.data(), DType::f32, {1, c.vocab_size}});
   }
 
  private:
-  static ConstTensorView norm_weight(const std::vector<float>& weight) {
-    return {weight.data(), DType::f32, {std::int64_t(weight.size())}};
-  }
-
   void rotate(Context& context, const TensorView& x, std::int64_t num_heads,
               std::span<const std::int64_t> positions) const {
     const TensorView heads(x.data(), DType::f32, {x.size(0), num_heads, config_.head_dim});
@@ -209,7 +200,7 @@ class Unfused final : public UnfusedLlama {
 
   GgufFile file_;
   ModelConfig config_;
-  const GgufTensor& embedding_;
+  Embedding embedding_;
   std::optional<RopeTable> rope_;
   std::int64_t context_len_, length_ = 0;
   std::vector<Layer> layers_;

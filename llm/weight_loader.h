@@ -25,6 +25,10 @@ class StackedLinear {
   std::vector<float> bias_;  // empty: none
 };
 
+inline ConstTensorView vector_view(const std::vector<float>& values) {
+  return {values.data(), DType::f32, {std::int64_t(values.size())}};
+}
+
 struct NamedRows {
   std::string tensor;
   std::int64_t rows;
