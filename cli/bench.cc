@@ -114,7 +114,7 @@ Json measure(const Options& options) {
   Context context(options.model.context());
   const std::int64_t most =
       std::max<std::int64_t>(1, options.depth + std::max(options.prompt_tokens, options.generate));
-  if (const std::int64_t longest = llm::read_config(llm::GgufFile::open(options.model.model)).context_len;
+  if (const std::int64_t longest = llm::read_config(llm::ModelFile::open(options.model.model)).context_len;
       most > longest)
     throw InvalidArgument(fmt::format(
         "--depth with --prompt-tokens or --generate is {} tokens, the model's context holds {}", most, longest));

@@ -4,7 +4,7 @@
 #include <map>
 
 #include "cli/command.h"
-#include "llm/gguf.h"
+#include "llm/model_file.h"
 #include "ops_transformer/gemm/packed_weights.h"
 #include "ops_transformer/gemm/weight_format.h"
 
@@ -22,9 +22,9 @@ struct MemoryNeed {
   std::size_t weights = 0, kv_cache = 0;
 };
 
-MemoryNeed memory_need(const llm::GgufFile& file, const llm::ModelConfig& config, std::int64_t context_len) {
+MemoryNeed memory_need(const llm::ModelFile& file, const llm::ModelConfig& config, std::int64_t context_len) {
   MemoryNeed need;
-  for (const llm::GgufTensor& tensor : file.tensors()) {
+  for (const llm::ModelTensor& tensor : file.tensors()) {
     need.weights +=
         tensor.rank == 2 && find_weight_format(tensor.dtype)
             ? PackedWeights::packed_bytes(tensor.dtype, std::int64_t(tensor.rows()), std::int64_t(tensor.cols()))
@@ -38,12 +38,12 @@ MemoryNeed memory_need(const llm::GgufFile& file, const llm::ModelConfig& config
 }
 
 void run(const Options& options) {
-  const llm::GgufFile file = llm::GgufFile::open(options.model.model);
+  const llm::ModelFile file = llm::ModelFile::open(options.model.model);
   const llm::ModelConfig config = llm::read_config(file);
   const std::int64_t context_len = options.context_len > 0 ? options.context_len : config.context_len;
   const MemoryNeed need = memory_need(file, config, context_len);
   std::map<std::string_view, std::pair<std::size_t, std::size_t>> by_type;  // dtype: tensors, bytes
-  for (const llm::GgufTensor& tensor : file.tensors()) {
+  for (const llm::ModelTensor& tensor : file.tensors()) {
     auto& [count, bytes] = by_type[dtype_name(tensor.dtype)];
     ++count;
     bytes += tensor.bytes;
@@ -53,7 +53,7 @@ void run(const Options& options) {
     Json metadata = Json::object(), tensors = Json::array();
     for (const llm::GgufEntry& entry : file.metadata().entries())
       metadata[std::string(entry.key)] = llm::gguf_value_text(entry, shown_len);
-    for (const llm::GgufTensor& tensor : file.tensors()) {
+    for (const llm::ModelTensor& tensor : file.tensors()) {
       tensors.push_back({{"name", tensor.name},
                          {"type", dtype_name(tensor.dtype)},
                          {"shape", tensor.shape()},
@@ -70,8 +70,8 @@ void run(const Options& options) {
     return;
   }
   std::string out;
-  out += fmt::format("{}: GGUF version {}, {} bytes, {} tensors\n\n", file.path(), file.version(), file.size(),
-                     file.tensors().size());
+  out +=
+      fmt::format("{}: {}, {} bytes, {} tensors\n\n", file.path(), file.format(), file.size(), file.tensors().size());
   for (const llm::GgufEntry& entry : file.metadata().entries()) {
     out += fmt::format("  {:<44} {}\n", entry.key, llm::gguf_value_text(entry, shown_len));
   }
@@ -80,7 +80,7 @@ void run(const Options& options) {
     out += fmt::format("  {:>5} tensors of {:<5} {:>14} bytes\n", total.first, name, total.second);
   if (options.all) {
     out += "\n";
-    for (const llm::GgufTensor& tensor : file.tensors()) {
+    for (const llm::ModelTensor& tensor : file.tensors()) {
       std::string shape;
       for (std::size_t size : tensor.shape()) shape += fmt::format("{}{}", shape.empty() ? "" : " x ", size);
       out += fmt::format("  {:<32} {:<5} {:>18} {:>12} bytes\n", tensor.name, dtype_name(tensor.dtype), shape,

@@ -13,7 +13,7 @@ constexpr std::int64_t kMostLayers = 1024, kLargestSize = std::int64_t{1} << 24;
 // Keys of the file's architecture, each checked to lie in [low, high].
 class Keys {
  public:
-  Keys(const GgufFile& file, const std::string& architecture)
+  Keys(const ModelFile& file, const std::string& architecture)
       : metadata_(file.metadata()), prefix_(architecture + ".") {}
 
   std::optional<std::int64_t> find(const char* key, std::int64_t low, std::int64_t high) const {
@@ -48,7 +48,7 @@ void refuse(const Keys& keys, const char* key, const std::string& value, const c
 
 }  // namespace
 
-ModelConfig read_config(const GgufFile& file) {
+ModelConfig read_config(const ModelFile& file) {
   ModelConfig config;
   config.architecture = file.metadata().require<std::string>("general.architecture");
   if (config.architecture != "llama") {
@@ -99,7 +99,7 @@ ModelConfig read_config(const GgufFile& file) {
   if (const auto window = keys.find("attention.sliding_window", 0, std::int64_t{1} << 31); window.value_or(0) > 0) {
     config.window = window;
   }
-  const GgufTensor& embedding = file.tensor("token_embd.weight");
+  const ModelTensor& embedding = file.tensor("token_embd.weight");
   config.vocab_size = std::int64_t(embedding.rows());
   if (const auto vocab = keys.find("vocab_size", 0, std::int64_t{1} << 31); vocab && *vocab != config.vocab_size) {
     throw InvalidFile(

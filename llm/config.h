@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "llm/gguf.h"
+#include "llm/model_file.h"
 
 namespace ops_transformer::llm {
 
@@ -33,6 +33,6 @@ struct ModelConfig {
 
 /// Throws InvalidFile: a key is missing or out of range, the architecture or a feature that the file asks for is not
 /// supported (the message lists what is).
-OPS_TRANSFORMER_API ModelConfig read_config(const GgufFile& file);
+OPS_TRANSFORMER_API ModelConfig read_config(const ModelFile& file);
 
 }  // namespace ops_transformer::llm

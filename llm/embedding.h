@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "llm/gguf.h"
+#include "llm/model_file.h"
 #include "ops_transformer/base/memory.h"
 #include "ops_transformer/base/tensor_view.h"
 
@@ -15,15 +15,15 @@ namespace ops_transformer::llm {
 class Embedding {
  public:
   /// The file must outlive the object. Throws InvalidFile where it has no such tensor.
-  explicit Embedding(const GgufFile& file) : file_(file), table_(file.tensor("token_embd.weight")) {}
+  explicit Embedding(const ModelFile& file) : file_(file), table_(file.tensor("token_embd.weight")) {}
 
   /// x [tokens, hidden] f32, contiguous. Tokens must lie in the vocabulary. Throws SystemFailure where the file can no
   /// longer be read.
   void look_up(Arena& arena, std::span<const std::int32_t> tokens, const TensorView& x) const;
 
  private:
-  const GgufFile& file_;
-  const GgufTensor& table_;
+  const ModelFile& file_;
+  const ModelTensor& table_;
 };
 
 }  // namespace ops_transformer::llm

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// feeds: llm/gguf.cc llm/gguf_parser.cc llm/gguf_metadata.cc
+// feeds: llm/model_file.cc llm/mapped_file.cc llm/gguf_parser.cc llm/gguf_metadata.cc
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <string>
 #include <vector>
 
-#include "llm/gguf.h"
+#include "llm/model_file.h"
 #include "tests/support/fuzz.h"
 #include "tests/support/gguf_writer.h"
 
@@ -23,7 +23,7 @@ void read_as(const GgufMetadata& metadata, std::string_view key) {
   }
 }
 
-void read_everything(const GgufFile& file) {
+void read_everything(const ModelFile& file) {
   const GgufMetadata& metadata = file.metadata();
   for (const GgufEntry& entry : metadata.entries()) {
     FUZZ_CHECK(metadata.find(entry.key) == &entry);
@@ -39,7 +39,7 @@ void read_everything(const GgufFile& file) {
     read_as<std::vector<std::string_view>>(metadata, entry.key);
   }
   unsigned sum = 0;
-  for (const GgufTensor& tensor : file.tensors()) {
+  for (const ModelTensor& tensor : file.tensors()) {
     FUZZ_CHECK(&file.tensor(tensor.name) == &tensor);
     FUZZ_CHECK(tensor.rows() * tensor.cols() == tensor.num_elements);
     for (const std::byte b : file.data(tensor)) sum += static_cast<unsigned>(b);
@@ -58,10 +58,10 @@ void read_everything(const GgufFile& file) {
   }
 }
 
-void try_file(const std::function<GgufFile()>& open) {
+void try_file(const std::function<ModelFile()>& open) {
   try {
-    GgufFile file = open();
-    const GgufFile moved = std::move(file);
+    ModelFile file = open();
+    const ModelFile moved = std::move(file);
     read_everything(moved);
   } catch (const InvalidFile&) {
   }
@@ -71,14 +71,14 @@ void try_file(const std::function<GgufFile()>& open) {
 }  // namespace ops_transformer::llm
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using ops_transformer::llm::GgufFile;
+  using ops_transformer::llm::ModelFile;
   const std::string text(reinterpret_cast<const char*>(data), size);
   const ops_transformer::test::AlignedBytes bytes(text);
-  ops_transformer::llm::try_file([&] { return GgufFile::from_memory(bytes.span()); });
+  ops_transformer::llm::try_file([&] { return ModelFile::from_memory(bytes.span()); });
   static unsigned count = 0;
   if (count++ % 64 == 0) {  // a mapping costs a hundred times as much
     const ops_transformer::test::FuzzFile file(text);
-    ops_transformer::llm::try_file([&] { return GgufFile::open(file.path()); });
+    ops_transformer::llm::try_file([&] { return ModelFile::open(file.path()); });
   }
   return 0;
 }

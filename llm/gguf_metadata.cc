@@ -1,16 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "llm/gguf_metadata.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <type_traits>
-
-#include "llm/gguf.h"
-#include "llm/gguf_parser.h"
+#include <utility>
 
 namespace ops_transformer::llm {
 namespace {
+
+struct TypeInfo {
+  std::string_view name;
+  std::size_t bytes;
+};
+constexpr std::array<TypeInfo, kNumGgufTypes> kTypes = {{{"u8", 1},
+                                                         {"i8", 1},
+                                                         {"u16", 2},
+                                                         {"i16", 2},
+                                                         {"u32", 4},
+                                                         {"i32", 4},
+                                                         {"f32", 4},
+                                                         {"bool", 1},
+                                                         {"string", 0},
+                                                         {"array", 0},
+                                                         {"u64", 8},
+                                                         {"i64", 8},
+                                                         {"f64", 8}}};
 
 template <class T>
 T load(const std::byte* at) noexcept {
@@ -206,6 +226,17 @@ std::string element_text(GgufType type, const std::byte*& at, std::size_t max_le
 
 }  // namespace
 
+std::size_t gguf_type_bytes(GgufType type) noexcept { return kTypes[static_cast<std::size_t>(type)].bytes; }
+std::string_view gguf_type_name(GgufType type) noexcept { return kTypes[static_cast<std::size_t>(type)].name; }
+
+GgufMetadata::GgufMetadata(std::vector<GgufEntry> entries) : entries_(std::move(entries)), by_key_(entries_.size()) {
+  std::iota(by_key_.begin(), by_key_.end(), 0u);
+  const auto key_of = [this](std::uint32_t i) { return entries_[i].key; };
+  std::ranges::sort(by_key_, {}, key_of);
+  const auto twice = std::ranges::adjacent_find(by_key_, {}, key_of);
+  if (twice != by_key_.end()) throw InvalidFile(fmt::format("key '{}' stands twice", shown_name(key_of(*twice))));
+}
+
 const GgufEntry* GgufMetadata::find(std::string_view key) const noexcept {
   const auto at = std::lower_bound(by_key_.begin(), by_key_.end(), key,
                                    [&](std::uint32_t i, std::string_view k) { return entries_[i].key < k; });
@@ -262,6 +293,14 @@ std::string gguf_value_text(const GgufEntry& entry, std::size_t max_len) {
     text += element_text(entry.element_type, at, max_len);
   }
   return text + "]";
+}
+
+std::string shown_name(std::string_view name) {
+  std::string text;
+  for (const char c : name.substr(0, 100)) {
+    text += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
+  }
+  return name.size() > 100 ? text + "…" : text;
 }
 
 }  // namespace ops_transformer::llm

@@ -4,10 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
+#include <cstring>
 #include <limits>
 #include <numeric>
+#include <string>
+#include <string_view>
+#include <utility>
 
 namespace ops_transformer::llm {
 namespace {
@@ -19,46 +22,43 @@ constexpr std::size_t kMaxKeyBytes = 65535;                 // the format's limi
 constexpr std::uint32_t kMaxRank = 4;
 constexpr std::uint32_t kMaxAlignment = 1u << 21;  // a huge page
 
-struct TypeInfo {
-  std::string_view name;
-  std::size_t bytes;
-};
-constexpr std::array<TypeInfo, kNumGgufTypes> kTypes = {{{"u8", 1},
-                                                         {"i8", 1},
-                                                         {"u16", 2},
-                                                         {"i16", 2},
-                                                         {"u32", 4},
-                                                         {"i32", 4},
-                                                         {"f32", 4},
-                                                         {"bool", 1},
-                                                         {"string", 0},
-                                                         {"array", 0},
-                                                         {"u64", 8},
-                                                         {"i64", 8},
-                                                         {"f64", 8}}};
+/// Walks a file once from its first byte. `pos_` never passes `bytes_.size()`: each step first asks what is left.
+class GgufParser {
+ public:
+  explicit GgufParser(const MappedFile& file) : path_(file.path()), bytes_(file.bytes()) {}
+  ModelFileParts parse();
 
-/// Names come from the file: an error message shows at most this much of one.
-std::string shown(std::string_view name) {
-  std::string text;
-  for (const char c : name.substr(0, 100)) {
-    text += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
+ private:
+  std::size_t left() const noexcept { return bytes_.size() - pos_; }
+  [[noreturn]] void fail(const std::string& what) const;
+  void need(std::uint64_t bytes, std::string_view part) const;
+  template <class T>
+  T read(std::string_view part) {
+    need(sizeof(T), part);
+    T value;
+    std::memcpy(&value, bytes_.data() + pos_, sizeof(T));
+    pos_ += sizeof(T);
+    return value;
   }
-  return name.size() > 100 ? text + "…" : text;
-}
+  std::string_view read_string(std::string_view part);
+  void read_header();
+  GgufType read_type(std::string_view part);
+  void read_entry();
+  void read_alignment();
+  void read_tensor();
+  void place_tensors();
 
-std::vector<std::uint32_t> sorted_index(std::size_t size, auto&& name_of) {
-  std::vector<std::uint32_t> index(size);
-  std::iota(index.begin(), index.end(), 0u);
-  std::sort(index.begin(), index.end(), [&](std::uint32_t a, std::uint32_t b) { return name_of(a) < name_of(b); });
-  return index;
-}
+  const std::string& path_;
+  std::span<const std::byte> bytes_;
+  ModelFileParts parts_;
+  std::vector<GgufEntry> entries_;
+  std::size_t alignment_ = 32;
+  std::size_t pos_ = 0;
+  std::uint64_t num_tensors_ = 0;
+  std::uint64_t num_entries_ = 0;
+};
 
-}  // namespace
-
-std::size_t gguf_type_bytes(GgufType type) noexcept { return kTypes[static_cast<std::size_t>(type)].bytes; }
-std::string_view gguf_type_name(GgufType type) noexcept { return kTypes[static_cast<std::size_t>(type)].name; }
-
-void GgufParser::fail(const std::string& what) const { throw InvalidFile(fmt::format("{}: {}", file_.path_, what)); }
+void GgufParser::fail(const std::string& what) const { throw InvalidFile(fmt::format("{}: {}", path_, what)); }
 
 void GgufParser::need(std::uint64_t bytes, std::string_view part) const {
   if (bytes > left()) {
@@ -75,24 +75,26 @@ std::string_view GgufParser::read_string(std::string_view part) {
   return text;
 }
 
-void GgufParser::parse() {
+ModelFileParts GgufParser::parse() {
   read_header();
   for (std::uint64_t i = 0; i < num_entries_; ++i) read_entry();
-  index_entries();
+  parts_.metadata = GgufMetadata(std::move(entries_));
   read_alignment();
   for (std::uint64_t i = 0; i < num_tensors_; ++i) read_tensor();
   place_tensors();
+  return std::move(parts_);
 }
 
 void GgufParser::read_header() {
   const auto magic = read<std::uint32_t>("the header");
   if (magic != kMagic) fail(fmt::format("is not a GGUF file (magic {:08x}, needed {:08x})", magic, kMagic));
-  file_.version_ = read<std::uint32_t>("the header");
-  if (file_.version_ != 2 && file_.version_ != 3) {
-    const bool swapped = (file_.version_ & 0xffff) == 0 && file_.version_ != 0;
+  const auto version = read<std::uint32_t>("the header");
+  if (version != 2 && version != 3) {
+    const bool swapped = (version & 0xffff) == 0 && version != 0;
     fail(swapped ? std::string("is a big-endian GGUF file; only little-endian ones can be read")
-                 : fmt::format("has GGUF version {}; 2 and 3 can be read", file_.version_));
+                 : fmt::format("has GGUF version {}; 2 and 3 can be read", version));
   }
+  parts_.format = fmt::format("GGUF version {}", version);
   num_tensors_ = read<std::uint64_t>("the header");
   num_entries_ = read<std::uint64_t>("the header");
   if (num_entries_ > left() / kMinEntryBytes) {
@@ -117,13 +119,13 @@ GgufType GgufParser::read_type(std::string_view part) {
 }
 
 void GgufParser::read_entry() {
-  const auto index = file_.metadata_.entries_.size();
+  const auto index = entries_.size();
   const std::string_view key = read_string(fmt::format("the key of metadata entry {}", index));
   if (key.empty() || key.size() > kMaxKeyBytes) {
     fail(
         fmt::format("the key of metadata entry {} has {} bytes, allowed are 1 to {}", index, key.size(), kMaxKeyBytes));
   }
-  const std::string part = fmt::format("key '{}'", shown(key));
+  const std::string part = fmt::format("key '{}'", shown_name(key));
   GgufEntry entry{};
   entry.key = key;
   entry.type = read_type(part);
@@ -150,21 +152,11 @@ void GgufParser::read_entry() {
     pos_ += bytes;
   }
   entry.bytes = bytes_.subspan(begin, pos_ - begin);
-  file_.metadata_.entries_.push_back(entry);
-}
-
-void GgufParser::index_entries() {
-  auto& metadata = file_.metadata_;
-  const auto key_of = [&](std::uint32_t i) { return metadata.entries_[i].key; };
-  metadata.by_key_ = sorted_index(metadata.entries_.size(), key_of);
-  for (std::size_t i = 1; i < metadata.by_key_.size(); ++i) {
-    const std::string_view key = key_of(metadata.by_key_[i]);
-    if (key == key_of(metadata.by_key_[i - 1])) fail(fmt::format("key '{}' stands twice", shown(key)));
-  }
+  entries_.push_back(entry);
 }
 
 void GgufParser::read_alignment() {
-  const GgufEntry* entry = file_.metadata_.find("general.alignment");
+  const GgufEntry* entry = parts_.metadata.find("general.alignment");
   if (!entry) return;
   if (entry->type != GgufType::u32) {
     fail(fmt::format("key 'general.alignment' has type {}, needed u32", gguf_type_name(entry->type)));
@@ -174,14 +166,14 @@ void GgufParser::read_alignment() {
   if (alignment < 8 || alignment > kMaxAlignment || !std::has_single_bit(alignment)) {
     fail(fmt::format("key 'general.alignment' is {}, needed a power of two from 8 to {}", alignment, kMaxAlignment));
   }
-  file_.alignment_ = alignment;
+  alignment_ = alignment;
 }
 
 void GgufParser::read_tensor() {
-  const auto index = file_.tensors_.size();
-  GgufTensor tensor{};
+  const auto index = parts_.tensors.size();
+  ModelTensor tensor{};
   tensor.name = read_string(fmt::format("the name of tensor {} of {}", index, num_tensors_));
-  const std::string part = fmt::format("tensor '{}'", shown(tensor.name));
+  const std::string part = fmt::format("tensor '{}'", shown_name(tensor.name));
   const auto rank = read<std::uint32_t>(part);
   if (rank < 1 || rank > kMaxRank) fail(fmt::format("{} has {} dimensions, allowed are 1 to {}", part, rank, kMaxRank));
   tensor.rank = rank;
@@ -213,47 +205,53 @@ void GgufParser::read_tensor() {
   }
   tensor.bytes = num_blocks * info.block_bytes;
   const auto offset = read<std::uint64_t>(part);
-  if (offset % file_.alignment_ != 0) {
-    fail(fmt::format("{} starts at offset {}, needed a multiple of {}", part, offset, file_.alignment_));
+  if (offset % alignment_ != 0) {
+    fail(fmt::format("{} starts at offset {}, needed a multiple of {}", part, offset, alignment_));
   }
   if (offset > bytes_.size()) {
     fail(fmt::format("{} starts at offset {}, the file has {} bytes", part, offset, bytes_.size()));
   }
   tensor.offset = static_cast<std::size_t>(offset);
-  file_.tensors_.push_back(tensor);
+  parts_.tensors.push_back(tensor);
 }
 
 void GgufParser::place_tensors() {
-  auto& tensors = file_.tensors_;
-  file_.by_name_ = sorted_index(tensors.size(), [&](std::uint32_t i) { return tensors[i].name; });
-  for (std::size_t i = 1; i < tensors.size(); ++i) {
-    const std::string_view name = tensors[file_.by_name_[i]].name;
-    if (name == tensors[file_.by_name_[i - 1]].name) fail(fmt::format("tensor '{}' stands twice", shown(name)));
-  }
+  auto& tensors = parts_.tensors;
   if (tensors.empty()) return;
-  const std::size_t padding = (file_.alignment_ - pos_ % file_.alignment_) % file_.alignment_;
+  const std::size_t padding = (alignment_ - pos_ % alignment_) % alignment_;
   if (padding > left()) {
     fail(fmt::format("tensor data starts at offset {}, the file has {} bytes", pos_ + padding, bytes_.size()));
   }
   const std::size_t data_begin = pos_ + padding;
   const std::size_t data_bytes = bytes_.size() - data_begin;
-  for (GgufTensor& tensor : tensors) {
+  for (ModelTensor& tensor : tensors) {
     if (tensor.offset > data_bytes || tensor.bytes > data_bytes - tensor.offset) {
-      fail(fmt::format("tensor '{}' needs {} bytes at offset {}, the file has {} bytes", shown(tensor.name),
+      fail(fmt::format("tensor '{}' needs {} bytes at offset {}, the file has {} bytes", shown_name(tensor.name),
                        tensor.bytes, data_begin + tensor.offset, bytes_.size()));
     }
     tensor.offset += data_begin;
   }
   // Tensors that share bytes would make a small file unpack into any amount of memory.
-  const auto order = sorted_index(tensors.size(), [&](std::uint32_t i) { return tensors[i].offset; });
+  std::vector<std::uint32_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::ranges::sort(order, {}, [&](std::uint32_t i) { return tensors[i].offset; });
   for (std::size_t i = 1; i < order.size(); ++i) {
-    const GgufTensor& before = tensors[order[i - 1]];
-    const GgufTensor& tensor = tensors[order[i]];
+    const ModelTensor& before = tensors[order[i - 1]];
+    const ModelTensor& tensor = tensors[order[i]];
     if (tensor.offset - before.offset < before.bytes) {
-      fail(fmt::format("tensors '{}' and '{}' share bytes at offset {}", shown(before.name), shown(tensor.name),
-                       tensor.offset));
+      fail(fmt::format("tensors '{}' and '{}' share bytes at offset {}", shown_name(before.name),
+                       shown_name(tensor.name), tensor.offset));
     }
   }
+}
+
+}  // namespace
+
+ModelFileParts read_gguf(MappedFile file) {
+  ModelFileParts parts = GgufParser(file).parse();
+  parts.path = file.path();
+  parts.files.push_back(std::move(file));
+  return parts;
 }
 
 }  // namespace ops_transformer::llm

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "llm/gguf.h"
+#include "llm/model_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -50,7 +51,7 @@ std::string refusal(const std::string& bytes) {
   const std::clock_t start = std::clock();
   std::string message;
   try {
-    GgufFile::from_memory(aligned.span());
+    ModelFile::from_memory(aligned.span());
   } catch (const InvalidFile& error) {
     message = error.what();
   }
@@ -83,10 +84,10 @@ TEST(Gguf, ReadsWhatWasWritten) {
     GgufWriter writer(version);
     writer.add_string("name", "x").add_tensor("t", DType::bf16, {2, 3, 5}, std::string(60, 'd'));
     const TemporaryFile on_disk(writer.bytes());
-    const GgufFile file = GgufFile::open(on_disk.path());
-    EXPECT_EQ(file.version(), version);
+    const ModelFile file = ModelFile::open(on_disk.path());
+    EXPECT_EQ(file.format(), "GGUF version " + std::to_string(version));
     EXPECT_EQ(file.size(), writer.bytes().size());
-    const GgufTensor& tensor = file.tensor("t");
+    const ModelTensor& tensor = file.tensor("t");
     EXPECT_EQ(tensor.dtype, DType::bf16);
     EXPECT_EQ(std::vector<std::size_t>(tensor.shape().begin(), tensor.shape().end()),
               (std::vector<std::size_t>{2, 3, 5}));
@@ -113,7 +114,7 @@ TEST(Gguf, MetadataByType) {
       .add_array<std::uint8_t>("bools", 7, {1, 0})
       .add_array<float>("floats", 6, {1.5f, -2});
   const AlignedBytes bytes(writer.bytes());
-  const GgufFile file = GgufFile::from_memory(bytes.span());
+  const ModelFile file = ModelFile::from_memory(bytes.span());
   const GgufMetadata& metadata = file.metadata();
   EXPECT_EQ(metadata.entries().size(), 17u);
   EXPECT_EQ(metadata.require<std::string_view>("general.architecture"), "llama");
@@ -147,7 +148,7 @@ TEST(Gguf, GettersNameTheKey) {
   writer.add_scalar<std::int64_t>("negative", 11, -1).add_scalar<std::uint8_t>("bad_bool", 7, 2);
   writer.add_scalar<std::uint64_t>("large", 10, 1ull << 40);
   const AlignedBytes bytes(writer.bytes());
-  const GgufFile file = GgufFile::from_memory(bytes.span());
+  const ModelFile file = ModelFile::from_memory(bytes.span());
   const auto message = [&](const std::function<void(const GgufMetadata&)>& get) {
     try {
       get(file.metadata());
@@ -190,7 +191,7 @@ TEST(Gguf, ValueText) {
   writer.add_strings("list", {"x", "y"}).add_array<std::int32_t>("long", 5, std::vector<std::int32_t>(1000, 1));
   writer.add_string("long_string", std::string(500, 'q'));
   const AlignedBytes bytes(writer.bytes());
-  const GgufFile file = GgufFile::from_memory(bytes.span());
+  const ModelFile file = ModelFile::from_memory(bytes.span());
   const auto text = [&](std::string_view key) { return gguf_value_text(*file.metadata().find(key), 20); };
   EXPECT_EQ(text("s"), "\"a\\n\\x1b[31m\\\"b\\\\\"");
   EXPECT_EQ(text("u"), "7");
@@ -223,7 +224,7 @@ TEST(Gguf, CutAtSectionBordersOnDisk) {  // case 97
     for (const std::size_t size : {border - 1, border}) {
       if (size >= whole.size()) continue;
       const TemporaryFile cut(whole.substr(0, size));
-      EXPECT_THROW(GgufFile::open(cut.path()), InvalidFile) << size;
+      EXPECT_THROW(ModelFile::open(cut.path()), InvalidFile) << size;
     }
   }
   expect_refusal(whole.substr(0, whole.size() - 1),
@@ -326,18 +327,21 @@ TEST(Gguf, Alignment) {  // case 100
   writer.alignment(4096).add_u32("general.alignment", 4096);
   writer.add_tensor("a", DType::f32, {1}, "abcd").add_tensor("b", DType::f32, {1}, "efgh");
   const AlignedBytes bytes(writer.bytes());
-  const GgufFile file = GgufFile::from_memory(bytes.span());
-  EXPECT_EQ(file.alignment(), 4096u);
+  const ModelFile file = ModelFile::from_memory(bytes.span());
   EXPECT_EQ(file.data(file.tensor("b"))[0], std::byte{'e'});
 }
 
 TEST(Gguf, WhatCannotBeOpened) {
-  EXPECT_THROW(GgufFile::open("/nonexistent/model.gguf"), SystemFailure);
-  EXPECT_THROW(GgufFile::open("/tmp"), SystemFailure);
+  EXPECT_THROW(ModelFile::open("/nonexistent/model.gguf"), SystemFailure);
+  EXPECT_THROW(ModelFile::open("/tmp"), SystemFailure);
+  const std::string pipe = "/tmp/gguf_test_pipe_" + std::to_string(::getpid());
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_THROW(ModelFile::open(pipe), SystemFailure);  // without waiting for a writer
+  std::remove(pipe.c_str());
   const TemporaryFile empty("");
-  EXPECT_THROW(GgufFile::open(empty.path()), InvalidFile);
+  EXPECT_THROW(ModelFile::open(empty.path()), InvalidFile);
   const AlignedBytes bytes(small_file().bytes());
-  EXPECT_THROW(GgufFile::from_memory(bytes.span().subspan(1)), InvalidArgument);
+  EXPECT_THROW(ModelFile::from_memory(bytes.span().subspan(1)), InvalidArgument);
 }
 
 TEST(Gguf, ReadCopiesWithoutMapping) {
@@ -345,8 +349,8 @@ TEST(Gguf, ReadCopiesWithoutMapping) {
   writer.add_tensor("t", DType::s8, {64}, std::string(32, 'a') + std::string(32, 'b'));
   const TemporaryFile on_disk(writer.bytes());
   const AlignedBytes in_memory(writer.bytes());
-  const auto check = [](const GgufFile& file) {
-    const GgufTensor& tensor = file.tensor("t");
+  const auto check = [](const ModelFile& file) {
+    const ModelTensor& tensor = file.tensor("t");
     std::byte out[4];
     file.read(tensor, 30, out);
     EXPECT_EQ(std::string(reinterpret_cast<const char*>(out), 4), "aabb");
@@ -354,8 +358,8 @@ TEST(Gguf, ReadCopiesWithoutMapping) {
     EXPECT_THROW(file.read(tensor, 61, out), InvalidArgument);
     EXPECT_THROW(file.read(tensor, std::size_t(-1), out), InvalidArgument);
   };
-  check(GgufFile::from_memory(in_memory.span()));
-  const GgufFile file = GgufFile::open(on_disk.path());
+  check(ModelFile::from_memory(in_memory.span()));
+  const ModelFile file = ModelFile::open(on_disk.path());
   check(file);
   ASSERT_EQ(::truncate(on_disk.path().c_str(), off_t(file.tensor("t").offset)), 0);
   std::byte out[4];
@@ -364,12 +368,12 @@ TEST(Gguf, ReadCopiesWithoutMapping) {
 
 TEST(Gguf, MovesKeepViews) {
   const TemporaryFile on_disk(small_file().bytes());
-  GgufFile first = GgufFile::open(on_disk.path());
+  ModelFile first = ModelFile::open(on_disk.path());
   const std::string_view name = first.metadata().require<std::string_view>("general.architecture");
-  GgufFile second = std::move(first);
+  ModelFile second = std::move(first);
   EXPECT_EQ(name, "llama");
   EXPECT_EQ(second.tensor("norm").bytes, 16u);
-  second = GgufFile::open(on_disk.path());
+  second = ModelFile::open(on_disk.path());
   EXPECT_EQ(second.tensors().size(), 2u);
 }
 

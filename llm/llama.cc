@@ -61,7 +61,7 @@ class Appended {
 
 class Llama final : public Model {
  public:
-  Llama(Context& context, GgufFile file_in, ModelConfig config_in, const LoadOptions& options)
+  Llama(Context& context, ModelFile file_in, ModelConfig config_in, const LoadOptions& options)
       : Model(std::move(file_in), std::move(config_in), options.arithmetic), embedding_(file()) {
     const ModelConfig& c = config();
     WeightLoader loader(context, file(), options);
@@ -169,7 +169,7 @@ class Llama final : public Model {
 
 }  // namespace
 
-std::unique_ptr<Model> load_llama(Context& context, GgufFile file, ModelConfig config, const LoadOptions& options) {
+std::unique_ptr<Model> load_llama(Context& context, ModelFile file, ModelConfig config, const LoadOptions& options) {
   return std::make_unique<Llama>(context, std::move(file), std::move(config), options);
 }
 

@@ -28,7 +28,7 @@ struct Layer {
 class Unfused final : public UnfusedLlama {
  public:
   Unfused(Context& context, const std::string& path, std::int64_t context_len)
-      : file_(GgufFile::open(path)), config_(read_config(file_)), embedding_(file_), context_len_(context_len) {
+      : file_(ModelFile::open(path)), config_(read_config(file_)), embedding_(file_), context_len_(context_len) {
     if (context_len < 1 || context_len > config_.context_len) {
       invalid("UnfusedLlama",
               fmt::format("context_len is {}, must be from 1 to {}, the model's", context_len, config_.context_len));
@@ -198,7 +198,7 @@ class Unfused final : public UnfusedLlama {
     elementwise(call, from, to, [](float a, float b) { return a * b; });
   }
 
-  GgufFile file_;
+  ModelFile file_;
   ModelConfig config_;
   Embedding embedding_;
   std::optional<RopeTable> rope_;

@@ -18,7 +18,7 @@ constexpr std::int64_t kMostCachedTokens = std::int64_t{1} << 36, kMostSequences
 
 }  // namespace
 
-Model::Model(GgufFile file, ModelConfig config, Arithmetic arithmetic)
+Model::Model(ModelFile file, ModelConfig config, Arithmetic arithmetic)
     : file_(std::move(file)),
       config_(std::move(config)),
       tokenizer_(Tokenizer::from_gguf(file_)),
@@ -88,7 +88,7 @@ void Model::validate(const Batch& batch, const TensorView& logits) const {
 }
 
 std::unique_ptr<Model> load_model(Context& context, const std::string& path, const LoadOptions& options) {
-  GgufFile file = GgufFile::open(path);
+  ModelFile file = ModelFile::open(path);
   ModelConfig config = read_config(file);
   return load_llama(context, std::move(file), std::move(config), options);
 }

@@ -43,7 +43,7 @@ class OPS_TRANSFORMER_API Model {
 
   const ModelConfig& config() const noexcept { return config_; }
   const Tokenizer& tokenizer() const noexcept { return tokenizer_; }
-  const GgufFile& file() const noexcept { return file_; }
+  const ModelFile& file() const noexcept { return file_; }
   Arithmetic arithmetic() const noexcept { return arithmetic_; }
 
   /// Appends the batch's tokens to their sequences in `pool` and writes the wanted logits.
@@ -61,14 +61,14 @@ class OPS_TRANSFORMER_API Model {
   virtual std::size_t weight_bytes() const noexcept = 0;
 
  protected:
-  Model(GgufFile file, ModelConfig config, Arithmetic arithmetic);
+  Model(ModelFile file, ModelConfig config, Arithmetic arithmetic);
   /// Throws what forward promises.
   void validate(const Batch& batch, const TensorView& logits) const;
   KvPoolOptions kv_pool_options(std::int64_t num_tokens, std::int64_t num_sequences) const;
   DType kv_dtype() const noexcept { return arithmetic_ == Arithmetic::exact ? DType::f32 : DType::bf16; }
 
  private:
-  GgufFile file_;
+  ModelFile file_;
   ModelConfig config_;
   Tokenizer tokenizer_;
   Arithmetic arithmetic_;

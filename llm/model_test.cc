@@ -204,7 +204,7 @@ TEST(Config, SaysWhatIsWrong) {
     change(writer);
     const test::AlignedBytes bytes(writer.bytes());
     try {
-      read_config(GgufFile::from_memory(bytes.span()));
+      read_config(ModelFile::from_memory(bytes.span()));
     } catch (const InvalidFile& error) {
       return error.what();
     }

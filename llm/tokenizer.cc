@@ -44,7 +44,7 @@ std::vector<TokenType> read_types(const GgufMetadata& metadata, std::size_t num_
   return types;
 }
 
-Vocabulary read_vocabulary(const GgufFile& file, std::vector<std::string>& warnings) {
+Vocabulary read_vocabulary(const ModelFile& file, std::vector<std::string>& warnings) {
   const GgufMetadata& metadata = file.metadata();
   const auto model = metadata.require<std::string_view>("tokenizer.ggml.model");
   if (model != "gpt2") {
@@ -53,7 +53,7 @@ Vocabulary read_vocabulary(const GgufFile& file, std::vector<std::string>& warni
   }
   const auto tokens = metadata.require<std::vector<std::string_view>>("tokenizer.ggml.tokens");
   if (tokens.empty()) throw InvalidFile("key 'tokenizer.ggml.tokens' is empty");
-  const GgufTensor* embedding = file.find_tensor("token_embd.weight");
+  const ModelTensor* embedding = file.find_tensor("token_embd.weight");
   if (embedding && embedding->rows() != tokens.size()) {
     throw InvalidFile(fmt::format("key 'tokenizer.ggml.tokens' has {} tokens, tensor 'token_embd.weight' has {} rows",
                                   tokens.size(), embedding->rows()));
@@ -72,7 +72,7 @@ std::string read_pre(const GgufMetadata& metadata, std::vector<std::string>& war
 }  // namespace
 
 struct Tokenizer::State {
-  State(const GgufFile& file, const GgufMetadata& metadata)
+  State(const ModelFile& file, const GgufMetadata& metadata)
       : vocabulary(read_vocabulary(file, warnings)),
         pre_name(read_pre(metadata, warnings)),
         pre(pre_name),
@@ -125,7 +125,7 @@ struct Tokenizer::State {
   std::optional<SpecialTokens> special;
 };
 
-Tokenizer Tokenizer::from_gguf(const GgufFile& file) {
+Tokenizer Tokenizer::from_gguf(const ModelFile& file) {
   const GgufMetadata& metadata = file.metadata();
   auto state = std::make_unique<State>(file, metadata);
   state->encoder.emplace(state->vocabulary, metadata.require<std::vector<std::string_view>>("tokenizer.ggml.merges"));

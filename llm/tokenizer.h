@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "llm/gguf.h"
+#include "llm/model_file.h"
 #include "llm/token_id.h"
 #include "ops_transformer/base/export.h"
 
@@ -32,7 +32,7 @@ class OPS_TRANSFORMER_API Tokenizer {
  public:
   /// Throws InvalidFile, naming the key: another tokenizer model, an unknown pre-tokenizer, a list that does not fit
   /// the others or the rows of token_embd.weight, a token id outside the vocabulary.
-  static Tokenizer from_gguf(const GgufFile& file);
+  static Tokenizer from_gguf(const ModelFile& file);
 
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;

@@ -13,9 +13,9 @@ namespace ops_transformer::llm {
 namespace {
 
 // What every tensor that may be packed as a matrix would take.
-std::size_t upper_bound_bytes(const GgufFile& file) {
+std::size_t upper_bound_bytes(const ModelFile& file) {
   std::size_t bytes = 0;
-  for (const GgufTensor& tensor : file.tensors()) {
+  for (const ModelTensor& tensor : file.tensors()) {
     if (tensor.rank <= 2 && find_weight_format(tensor.dtype)) {
       bytes +=
           align_up(PackedWeights::packed_bytes(tensor.dtype, std::int64_t(tensor.rows()), std::int64_t(tensor.cols())));
@@ -49,15 +49,15 @@ std::size_t StackedLinear::bytes() const {
   return bytes;
 }
 
-WeightLoader::WeightLoader(Context& context, const GgufFile& file, const LoadOptions& options)
+WeightLoader::WeightLoader(Context& context, const ModelFile& file, const LoadOptions& options)
     : context_(context),
       file_(file),
       options_(options),
       memory_(upper_bound_bytes(file)),
       used_(file.tensors().size(), false) {}
 
-const GgufTensor& WeightLoader::tensor(const std::string& name, std::int64_t rows, std::int64_t cols) {
-  const GgufTensor& tensor = file_.tensor(name);
+const ModelTensor& WeightLoader::tensor(const std::string& name, std::int64_t rows, std::int64_t cols) {
+  const ModelTensor& tensor = file_.tensor(name);
   if (tensor.rank > 2) {
     throw InvalidFile(fmt::format("tensor {} has {} dimensions, must have at most 2", name, tensor.rank));
   }
@@ -69,8 +69,8 @@ const GgufTensor& WeightLoader::tensor(const std::string& name, std::int64_t row
   return tensor;
 }
 
-const GgufTensor& WeightLoader::matrix(const std::string& name, std::int64_t rows, std::int64_t cols) {
-  const GgufTensor& found = tensor(name, rows, cols);
+const ModelTensor& WeightLoader::matrix(const std::string& name, std::int64_t rows, std::int64_t cols) {
+  const ModelTensor& found = tensor(name, rows, cols);
   if (!find_weight_format(found.dtype)) {
     throw InvalidFile(fmt::format("tensor {} is {}, which matrices can't be", name, dtype_name(found.dtype)));
   }
@@ -84,7 +84,7 @@ Buffer WeightLoader::finish() {
   return std::move(memory_);
 }
 
-ConstTensorView WeightLoader::view(const GgufTensor& tensor) const {
+ConstTensorView WeightLoader::view(const ModelTensor& tensor) const {
   return {file_.data(tensor).data(), tensor.dtype, {std::int64_t(tensor.rows()), std::int64_t(tensor.cols())}};
 }
 
@@ -95,7 +95,7 @@ std::span<std::byte> WeightLoader::take(DType dtype, std::int64_t rows, std::int
   return memory;
 }
 
-void WeightLoader::finished(const GgufTensor& tensor) {
+void WeightLoader::finished(const ModelTensor& tensor) {
   file_.drop_pages(tensor);
   bytes_done_ += tensor.bytes;
   if (options_.progress) options_.progress(bytes_done_, file_.size());
@@ -105,20 +105,20 @@ StackedLinear WeightLoader::linear(const std::vector<NamedRows>& parts, std::int
   StackedLinear stacked;
   bool any_bias = false;
   for (std::size_t begin = 0; begin < parts.size();) {
-    std::vector<const GgufTensor*> tensors;
+    std::vector<const ModelTensor*> tensors;
     std::vector<ConstTensorView> views;
     std::int64_t rows = 0;
     // A part that ends inside a tile of 16 outputs ends its matmul.
     std::size_t end = begin;
     for (; end < parts.size() && (end == begin || rows % 16 == 0); ++end) {
-      const GgufTensor& next = matrix(parts[end].tensor + ".weight", parts[end].rows, cols);
+      const ModelTensor& next = matrix(parts[end].tensor + ".weight", parts[end].rows, cols);
       if (!tensors.empty() && next.dtype != tensors.front()->dtype) break;
       tensors.push_back(&next);
       views.push_back(view(next));
       rows += parts[end].rows;
     }
     stacked.groups_.push_back(PackedWeights::pack(context_, views, take(tensors.front()->dtype, rows, cols)));
-    for (const GgufTensor* done : tensors) finished(*done);
+    for (const ModelTensor* done : tensors) finished(*done);
     begin = end;
   }
   for (const NamedRows& part : parts) any_bias |= file_.find_tensor(part.tensor + ".bias") != nullptr;
@@ -137,7 +137,8 @@ StackedLinear WeightLoader::linear(const std::vector<NamedRows>& parts, std::int
 
 PackedWeights WeightLoader::gate_up(const std::string& gate, const std::string& up, std::int64_t rows,
                                     std::int64_t cols) {
-  const GgufTensor &gate_tensor = matrix(gate + ".weight", rows, cols), &up_tensor = matrix(up + ".weight", rows, cols);
+  const ModelTensor &gate_tensor = matrix(gate + ".weight", rows, cols),
+                    &up_tensor = matrix(up + ".weight", rows, cols);
   if (gate_tensor.dtype != up_tensor.dtype) {
     throw InvalidFile(fmt::format("tensors {}.weight ({}) and {}.weight ({}) must have one type", gate,
                                   dtype_name(gate_tensor.dtype), up, dtype_name(up_tensor.dtype)));
@@ -150,7 +151,7 @@ PackedWeights WeightLoader::gate_up(const std::string& gate, const std::string& 
 }
 
 std::vector<float> WeightLoader::vector(const std::string& name, std::int64_t size) {
-  const GgufTensor& t = tensor(name, 1, size);
+  const ModelTensor& t = tensor(name, 1, size);
   std::vector<float> values(std::size_t(size), 0.0f);
   if (!is_float(t.dtype)) {
     throw InvalidFile(fmt::format("tensor {} is {}, must be f32, f16 or bf16", name, dtype_name(t.dtype)));

@@ -39,10 +39,10 @@ struct NamedRows {
 /// Every function throws InvalidFile for a tensor that is missing or not as expected.
 class WeightLoader {
  public:
-  WeightLoader(Context& context, const GgufFile& file, const LoadOptions& options);
+  WeightLoader(Context& context, const ModelFile& file, const LoadOptions& options);
 
   /// A matrix that is read where it lies.
-  const GgufTensor& matrix(const std::string& name, std::int64_t rows, std::int64_t cols);
+  const ModelTensor& matrix(const std::string& name, std::int64_t rows, std::int64_t cols);
   /// "<prefix>.weight" [rows, cols] of each part, stacked along rows; "<prefix>.bias" [rows] where the file has it.
   StackedLinear linear(const std::vector<NamedRows>& parts, std::int64_t cols);
   PackedWeights gate_up(const std::string& gate, const std::string& up, std::int64_t rows, std::int64_t cols);
@@ -57,13 +57,13 @@ class WeightLoader {
   Buffer finish();
 
  private:
-  const GgufTensor& tensor(const std::string& name, std::int64_t rows, std::int64_t cols);
-  ConstTensorView view(const GgufTensor& tensor) const;
+  const ModelTensor& tensor(const std::string& name, std::int64_t rows, std::int64_t cols);
+  ConstTensorView view(const ModelTensor& tensor) const;
   std::span<std::byte> take(DType dtype, std::int64_t rows, std::int64_t cols);
-  void finished(const GgufTensor& tensor);
+  void finished(const ModelTensor& tensor);
 
   Context& context_;
-  const GgufFile& file_;
+  const ModelFile& file_;
   const LoadOptions& options_;
   Buffer memory_;
   std::vector<bool> used_;  // by index of the file's tensor

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "llm/gguf.h"
+#include "llm/model_file.h"
 #include "python/bindings.h"
 #include "python/text.h"
 
@@ -39,7 +39,7 @@ std::string decode_bytes(const Tokenizer& self, const std::vector<TokenId>& ids,
 void bind_tokenizer(nb::module_& module) {
   nb::class_<Tokenizer>(module, "Tokenizer", "The byte-level BPE tokenizer of a GGUF file.")
       .def_static(
-          "load", [](const std::string& path) { return Tokenizer::from_gguf(llm::GgufFile::open(path)); }, "path"_a,
+          "load", [](const std::string& path) { return Tokenizer::from_gguf(llm::ModelFile::open(path)); }, "path"_a,
           "Reads a GGUF file; raises InvalidFile where it has no tokenizer of this kind.")
       .def("encode", &encode, "text"_a, "add_special"_a = false, "parse_special"_a = false,
            R"(Token ids of a text. Any bytes will do: what is not UTF-8 is encoded byte by byte.

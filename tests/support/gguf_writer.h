@@ -14,7 +14,7 @@
 
 namespace ops_transformer::test {
 
-/// Bytes at an address aligned to 8, as GgufFile::from_memory wants them.
+/// Bytes at an address aligned to 8, as ModelFile::from_memory wants them.
 class AlignedBytes {
  public:
   AlignedBytes() = default;

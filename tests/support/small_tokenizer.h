@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "llm/gguf.h"
+#include "llm/model_file.h"
 #include "llm/tokenizer.h"
 #include "tests/support/gguf_writer.h"
 
@@ -81,7 +81,7 @@ struct SmallVocabulary {
 
 inline llm::Tokenizer make_tokenizer(const GgufWriter& writer) {
   const AlignedBytes bytes(writer.bytes());
-  return llm::Tokenizer::from_gguf(llm::GgufFile::from_memory(bytes.span()));
+  return llm::Tokenizer::from_gguf(llm::ModelFile::from_memory(bytes.span()));
 }
 
 /// A tokenizer of SmallVocabulary whose file is gone already.
