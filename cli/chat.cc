@@ -12,6 +12,7 @@
 #include "cli/generate_options.h"
 #include "llm/chat_template.h"
 #include "llm/engine.h"
+#include "llm/utf8.h"
 
 namespace ops_transformer::cli {
 
@@ -63,7 +64,7 @@ void run(const Options& options) {
   const bool terminal = isatty(STDIN_FILENO) != 0;
   const llm::ChatTemplate chat(model->tokenizer());
   for (const std::string& warning : chat.warnings()) fmt::print(stderr, "warning: {}\n", warning);
-  if (terminal) fmt::print(stderr, "{}: an empty line or Ctrl-D ends the chat\n", model->config().name);
+  if (terminal) fmt::print(stderr, "{}: an empty line or Ctrl-D ends the chat\n", llm::shown(model->config().name));
 
   KvPool pool = model->make_kv_pool(context_len);
   const SequenceId sequence = pool.add_sequence();

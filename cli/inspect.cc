@@ -5,6 +5,7 @@
 
 #include "cli/command.h"
 #include "llm/model_file.h"
+#include "llm/utf8.h"
 #include "ops_transformer/gemm/packed_weights.h"
 #include "ops_transformer/gemm/weight_format.h"
 
@@ -73,7 +74,7 @@ void run(const Options& options) {
   out +=
       fmt::format("{}: {}, {} bytes, {} tensors\n\n", file.path(), file.format(), file.size(), file.tensors().size());
   for (const llm::GgufEntry& entry : file.metadata().entries()) {
-    out += fmt::format("  {:<44} {}\n", entry.key, llm::gguf_value_text(entry, shown_len));
+    out += fmt::format("  {:<44} {}\n", llm::shown(entry.key), llm::gguf_value_text(entry, shown_len));
   }
   out += "\n";
   for (const auto& [name, total] : by_type)
@@ -83,8 +84,8 @@ void run(const Options& options) {
     for (const llm::ModelTensor& tensor : file.tensors()) {
       std::string shape;
       for (std::size_t size : tensor.shape()) shape += fmt::format("{}{}", shape.empty() ? "" : " x ", size);
-      out += fmt::format("  {:<32} {:<5} {:>18} {:>12} bytes\n", tensor.name, dtype_name(tensor.dtype), shape,
-                         tensor.bytes);
+      out += fmt::format("  {:<32} {:<5} {:>18} {:>12} bytes\n", llm::shown(tensor.name), dtype_name(tensor.dtype),
+                         shape, tensor.bytes);
     }
   }
   out += fmt::format("\n  needs {:.1f} MB for weights and {:.1f} MB for a bf16 cache of {} tokens\n",

@@ -8,6 +8,7 @@
 #include <functional>
 #include <limits>
 
+#include "llm/utf8.h"
 #include "ops_transformer/base/error.h"
 
 namespace ops_transformer::llm {
@@ -15,8 +16,6 @@ namespace {
 
 constexpr std::uint32_t kNoRank = std::numeric_limits<std::uint32_t>::max();
 constexpr std::uint32_t kEnd = std::numeric_limits<std::uint32_t>::max();
-
-std::string shown(std::string_view text) { return std::string(text.substr(0, 60)); }
 
 }  // namespace
 

@@ -5,6 +5,8 @@
 
 #include <limits>
 
+#include "llm/utf8.h"
+
 namespace ops_transformer::llm {
 namespace {
 
@@ -43,7 +45,8 @@ class Keys {
 };
 
 void refuse(const Keys& keys, const char* key, const std::string& value, const char* known) {
-  throw InvalidFile(fmt::format("{} is '{}', which is not supported; supported: {}", keys.name(key), value, known));
+  throw InvalidFile(
+      fmt::format("{} is '{}', which is not supported; supported: {}", keys.name(key), shown(value), known));
 }
 
 }  // namespace
@@ -52,7 +55,7 @@ ModelConfig read_config(const ModelFile& file) {
   ModelConfig config;
   config.architecture = file.metadata().require<std::string>("general.architecture");
   if (config.architecture != "llama") {
-    throw InvalidFile(fmt::format("unsupported architecture '{}'; supported: llama", config.architecture));
+    throw InvalidFile(fmt::format("unsupported architecture '{}'; supported: llama", shown(config.architecture)));
   }
   config.name = file.metadata().get_or<std::string>("general.name", "");
   const Keys keys(file, config.architecture);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // feeds: llm/model_file.cc llm/mapped_file.cc llm/gguf_parser.cc llm/gguf_metadata.cc
+// needs: llm/utf8.cc
 #include <cstdio>
 #include <cstdlib>
 #include <functional>

@@ -11,6 +11,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "llm/utf8.h"
+
 namespace ops_transformer::llm {
 namespace {
 
@@ -83,12 +85,12 @@ Number load_number(GgufType type, const std::byte* at) noexcept {
 
 [[noreturn]] void wrong_type(const GgufEntry& entry, std::string_view needed) {
   const bool is_array = entry.type == GgufType::array;
-  throw InvalidFile(fmt::format("key '{}' has type {}{}, needed {}", entry.key, is_array ? "array of " : "",
+  throw InvalidFile(fmt::format("key '{}' has type {}{}, needed {}", shown(entry.key), is_array ? "array of " : "",
                                 gguf_type_name(entry.element_type), needed));
 }
 
 [[noreturn]] void out_of_range(const GgufEntry& entry, const std::string& value, const std::string& range) {
-  throw InvalidFile(fmt::format("key '{}' is {}, needed {}", entry.key, value, range));
+  throw InvalidFile(fmt::format("key '{}' is {}, needed {}", shown(entry.key), value, range));
 }
 
 template <class T>
@@ -188,25 +190,8 @@ struct Reader<std::vector<std::string_view>> {
   }
 };
 
-std::string quoted(std::string_view text, std::size_t max_len) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (out.size() > max_len) return out + "…\"";
-    if (c == '\n') {
-      out += "\\n";
-    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
-    } else if (c == '"' || c == '\\') {
-      out += '\\', out += c;
-    } else {
-      out += c;
-    }
-  }
-  return out + "\"";
-}
-
 std::string element_text(GgufType type, const std::byte*& at, std::size_t max_len) {
-  if (type == GgufType::string) return quoted(load_string(at), max_len);
+  if (type == GgufType::string) return fmt::format("\"{}\"", shown(load_string(at), max_len));
   const Number number = load_number(type, at);
   const bool boolean = load<std::uint8_t>(at) != 0;
   at += gguf_type_bytes(type);
@@ -234,7 +219,7 @@ GgufMetadata::GgufMetadata(std::vector<GgufEntry> entries) : entries_(std::move(
   const auto key_of = [this](std::uint32_t i) { return entries_[i].key; };
   std::ranges::sort(by_key_, {}, key_of);
   const auto twice = std::ranges::adjacent_find(by_key_, {}, key_of);
-  if (twice != by_key_.end()) throw InvalidFile(fmt::format("key '{}' stands twice", shown_name(key_of(*twice))));
+  if (twice != by_key_.end()) throw InvalidFile(fmt::format("key '{}' stands twice", shown(key_of(*twice))));
 }
 
 const GgufEntry* GgufMetadata::find(std::string_view key) const noexcept {
@@ -259,7 +244,7 @@ T GgufMetadata::get_or(std::string_view key, T fallback) const {
 template <class T>
 T GgufMetadata::require(std::string_view key) const {
   const GgufEntry* entry = find(key);
-  if (!entry) throw InvalidFile(fmt::format("key '{}' is missing", key));
+  if (!entry) throw InvalidFile(fmt::format("key '{}' is missing", shown(key)));
   return Reader<T>::read(*entry);
 }
 
@@ -293,14 +278,6 @@ std::string gguf_value_text(const GgufEntry& entry, std::size_t max_len) {
     text += element_text(entry.element_type, at, max_len);
   }
   return text + "]";
-}
-
-std::string shown_name(std::string_view name) {
-  std::string text;
-  for (const char c : name.substr(0, 100)) {
-    text += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
-  }
-  return name.size() > 100 ? text + "…" : text;
 }
 
 }  // namespace ops_transformer::llm

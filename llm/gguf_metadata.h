@@ -62,7 +62,4 @@ class OPS_TRANSFORMER_API GgufMetadata {
 /// Text of a value for people: control characters escaped, long strings and arrays cut after `max_len` characters.
 OPS_TRANSFORMER_API std::string gguf_value_text(const GgufEntry& entry, std::size_t max_len = 80);
 
-/// Names come from files: an error message shows at most this much of one, without control characters.
-std::string shown_name(std::string_view name);
-
 }  // namespace ops_transformer::llm

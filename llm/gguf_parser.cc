@@ -12,6 +12,8 @@
 #include <string_view>
 #include <utility>
 
+#include "llm/utf8.h"
+
 namespace ops_transformer::llm {
 namespace {
 
@@ -125,7 +127,7 @@ void GgufParser::read_entry() {
     fail(
         fmt::format("the key of metadata entry {} has {} bytes, allowed are 1 to {}", index, key.size(), kMaxKeyBytes));
   }
-  const std::string part = fmt::format("key '{}'", shown_name(key));
+  const std::string part = fmt::format("key '{}'", shown(key));
   GgufEntry entry{};
   entry.key = key;
   entry.type = read_type(part);
@@ -173,7 +175,7 @@ void GgufParser::read_tensor() {
   const auto index = parts_.tensors.size();
   ModelTensor tensor{};
   tensor.name = read_string(fmt::format("the name of tensor {} of {}", index, num_tensors_));
-  const std::string part = fmt::format("tensor '{}'", shown_name(tensor.name));
+  const std::string part = fmt::format("tensor '{}'", shown(tensor.name));
   const auto rank = read<std::uint32_t>(part);
   if (rank < 1 || rank > kMaxRank) fail(fmt::format("{} has {} dimensions, allowed are 1 to {}", part, rank, kMaxRank));
   tensor.rank = rank;
@@ -226,7 +228,7 @@ void GgufParser::place_tensors() {
   const std::size_t data_bytes = bytes_.size() - data_begin;
   for (ModelTensor& tensor : tensors) {
     if (tensor.offset > data_bytes || tensor.bytes > data_bytes - tensor.offset) {
-      fail(fmt::format("tensor '{}' needs {} bytes at offset {}, the file has {} bytes", shown_name(tensor.name),
+      fail(fmt::format("tensor '{}' needs {} bytes at offset {}, the file has {} bytes", shown(tensor.name),
                        tensor.bytes, data_begin + tensor.offset, bytes_.size()));
     }
     tensor.offset += data_begin;
@@ -239,8 +241,8 @@ void GgufParser::place_tensors() {
     const ModelTensor& before = tensors[order[i - 1]];
     const ModelTensor& tensor = tensors[order[i]];
     if (tensor.offset - before.offset < before.bytes) {
-      fail(fmt::format("tensors '{}' and '{}' share bytes at offset {}", shown_name(before.name),
-                       shown_name(tensor.name), tensor.offset));
+      fail(fmt::format("tensors '{}' and '{}' share bytes at offset {}", shown(before.name), shown(tensor.name),
+                       tensor.offset));
     }
   }
 }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "llm/gguf_parser.h"
+#include "llm/utf8.h"
 
 namespace ops_transformer::llm {
 
@@ -29,7 +30,7 @@ ModelFile::ModelFile(ModelFileParts parts) : parts_(std::move(parts)), by_name_(
   std::ranges::sort(by_name_, {}, name_of);
   const auto twice = std::ranges::adjacent_find(by_name_, {}, name_of);
   if (twice != by_name_.end()) {
-    throw InvalidFile(fmt::format("{}: tensor '{}' stands twice", parts_.path, shown_name(name_of(*twice))));
+    throw InvalidFile(fmt::format("{}: tensor '{}' stands twice", parts_.path, shown(name_of(*twice))));
   }
 }
 
@@ -47,16 +48,16 @@ const ModelTensor* ModelFile::find_tensor(std::string_view name) const noexcept 
 
 const ModelTensor& ModelFile::tensor(std::string_view name) const {
   const ModelTensor* found = find_tensor(name);
-  if (!found) throw InvalidFile(fmt::format("{}: tensor '{}' is missing", parts_.path, name));
+  if (!found) throw InvalidFile(fmt::format("{}: tensor '{}' is missing", parts_.path, shown(name)));
   return *found;
 }
 
 void ModelFile::read(const ModelTensor& tensor, std::size_t offset, std::span<std::byte> out) const {
   if (offset > tensor.bytes || out.size() > tensor.bytes - offset) {
     throw InvalidArgument(fmt::format("read: {} bytes from offset {} reach past tensor {} of {} bytes", out.size(),
-                                      offset, tensor.name, tensor.bytes));
+                                      offset, shown(tensor.name), tensor.bytes));
   }
-  parts_.files[tensor.file].read(tensor.offset + offset, out, fmt::format("tensor {}", tensor.name));
+  parts_.files[tensor.file].read(tensor.offset + offset, out, fmt::format("tensor {}", shown(tensor.name)));
 }
 
 void ModelFile::drop_pages(const ModelTensor& tensor) const noexcept {

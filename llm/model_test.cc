@@ -212,6 +212,8 @@ TEST(Config, SaysWhatIsWrong) {
   };
   EXPECT_EQ(message([](auto& w) { w.add_string("general.architecture", "qwen3moe"); }),
             "unsupported architecture 'qwen3moe'; supported: llama");
+  EXPECT_EQ(message([](auto& w) { w.add_string("general.architecture", "\x1b[2J\xff" + std::string(1 << 20, 'x')); }),
+            "unsupported architecture '\\x1b[2J\ufffd" + std::string(90, 'x') + "…'; supported: llama");
   const auto with_sizes = [](test::GgufWriter& w, std::uint32_t heads, std::uint32_t vocab) {
     w.add_string("general.architecture", "llama").add_u32("llama.block_count", 1).add_u32("llama.embedding_length", 8);
     w.add_u32("llama.feed_forward_length", 8)

@@ -102,8 +102,8 @@ PreTokenizer::PreTokenizer(std::string_view name) {
   }
   std::string known;
   for (const Rule& rule : kRules) known += fmt::format("{}{}", known.empty() ? "" : ", ", rule.name);
-  throw InvalidFile(fmt::format("key 'tokenizer.ggml.pre' names the unknown pre-tokenizer '{}'; known are {}",
-                                name.substr(0, 60), known));
+  throw InvalidFile(
+      fmt::format("key 'tokenizer.ggml.pre' names the unknown pre-tokenizer '{}'; known are {}", shown(name), known));
 }
 
 PreTokenizer::~PreTokenizer() = default;

@@ -40,6 +40,17 @@ TEST(Utf8, WellFormedSequences) {
   EXPECT_EQ(utf8_valid_len(""), 0u);
 }
 
+TEST(Utf8, ShownIsSafeAndBounded) {
+  EXPECT_EQ(shown("naïve 漢"), "naïve 漢");
+  EXPECT_EQ(shown("a\n\x1b[2J\x7f\"\\"), "a\\n\\x1b[2J\\x7f\\\"\\\\");
+  EXPECT_EQ(shown("\u009b31m"), "\\u009b31m");
+  EXPECT_EQ(shown("a\xff\xe6\xad"), "a\ufffd\ufffd");
+  EXPECT_EQ(shown(std::string(99, 'a') + "é"), std::string(99, 'a') + "é");  // no character is cut
+  EXPECT_EQ(shown(std::string(101, 'a')), std::string(100, 'a') + "…");
+  EXPECT_EQ(shown("aaaa", 4), "aaaa");
+  EXPECT_LT(shown(std::string(1 << 20, '\x01')).size(), 110u);
+}
+
 TEST(Utf8Stream, HoldsAnOpenCharacter) {  // case 106
   Utf8Stream stream;
   EXPECT_EQ(stream.push("\xe6\xad"), "");

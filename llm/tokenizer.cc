@@ -10,6 +10,7 @@
 #include "llm/bpe.h"
 #include "llm/pre_tokenizer.h"
 #include "llm/special_tokens.h"
+#include "llm/utf8.h"
 #include "llm/vocabulary.h"
 
 namespace ops_transformer::llm {
@@ -48,8 +49,8 @@ Vocabulary read_vocabulary(const ModelFile& file, std::vector<std::string>& warn
   const GgufMetadata& metadata = file.metadata();
   const auto model = metadata.require<std::string_view>("tokenizer.ggml.model");
   if (model != "gpt2") {
-    throw InvalidFile(fmt::format("key 'tokenizer.ggml.model' names the unsupported tokenizer '{}'; known is gpt2",
-                                  model.substr(0, 60)));
+    throw InvalidFile(
+        fmt::format("key 'tokenizer.ggml.model' names the unsupported tokenizer '{}'; known is gpt2", shown(model)));
   }
   const auto tokens = metadata.require<std::vector<std::string_view>>("tokenizer.ggml.tokens");
   if (tokens.empty()) throw InvalidFile("key 'tokenizer.ggml.tokens' is empty");

@@ -10,6 +10,7 @@
 
 #include "llm/bpe.h"
 #include "llm/sampler.h"
+#include "llm/utf8.h"
 #include "ops_transformer/base/error.h"
 #include "tests/support/small_tokenizer.h"
 
@@ -275,6 +276,17 @@ TEST(Tokenizer, FilesThatDoNotFit) {
   EXPECT_EQ(added([](auto& w) { w.add_tensor("token_embd.weight", DType::f32, {270, 1}, std::string(1080, 'e')); }),
             "key 'tokenizer.ggml.tokens' has 274 tokens, tensor 'token_embd.weight' has 270 rows");  // case 103
   EXPECT_EQ(refusal(GgufWriter()), "key 'tokenizer.ggml.model' is missing");
+}
+
+TEST(Tokenizer, HostileNamesAreShownSafely) {
+  const std::string hostile = "\x1b[2J\xff" + std::string(1 << 20, 'x');
+  SmallVocabulary model, pre, merge;
+  model.model = pre.pre = merge.merges[3] = hostile;
+  for (const SmallVocabulary& vocabulary : {model, pre, merge}) {
+    const std::string message = refusal(vocabulary.writer());
+    EXPECT_NE(message.find("'" + shown(hostile) + "'"), std::string::npos) << message.substr(0, 300);
+    EXPECT_LT(message.size(), 300u);
+  }
 }
 
 TEST(Tokenizer, LongPreTokensTakeLittleTime) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llm/utf8.h"
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <cstring>
 
@@ -39,6 +41,30 @@ std::size_t utf8_valid_len(std::string_view text) noexcept {
     pos += step.len;
   }
   return pos;
+}
+
+std::string shown(std::string_view text, std::size_t max_len) {
+  std::string out;
+  while (!text.empty()) {
+    if (out.size() >= max_len) return out + "…";
+    const Utf8Step step = utf8_step(text);
+    const std::string_view character = text.substr(0, step.len);
+    const auto lead = static_cast<unsigned char>(character[0]);
+    if (step.kind != Utf8Step::Kind::valid) {
+      out += kReplacementCharacter;
+    } else if (lead == '\n') {
+      out += "\\n";
+    } else if (lead < 0x20 || lead == 0x7f) {
+      out += fmt::format("\\x{:02x}", lead);
+    } else if (lead == 0xc2 && static_cast<unsigned char>(character[1]) < 0xa0) {  // C1: a terminal obeys these too
+      out += fmt::format("\\u{:04x}", static_cast<unsigned char>(character[1]));
+    } else {
+      if (lead == '"' || lead == '\\') out += '\\';
+      out += character;
+    }
+    text.remove_prefix(step.len);
+  }
+  return out;
 }
 
 }  // namespace ops_transformer::llm

@@ -2,7 +2,10 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <string_view>
+
+#include "ops_transformer/base/export.h"
 
 namespace ops_transformer::llm {
 
@@ -17,6 +20,10 @@ Utf8Step utf8_step(std::string_view text) noexcept;
 
 /// Bytes of the well-formed beginning of a text.
 std::size_t utf8_valid_len(std::string_view text) noexcept;
+
+/// Text of unknown origin, for messages and terminals: control characters, quotes and backslashes escaped as in C,
+/// U+FFFD for what is not UTF-8, and "…" for what is left once `max_len` bytes are passed.
+OPS_TRANSFORMER_API std::string shown(std::string_view text, std::size_t max_len = 100);
 
 inline constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";  // U+FFFD
 

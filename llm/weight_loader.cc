@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "llm/utf8.h"
 #include "ops_transformer/gemm/dequantise.h"
 #include "ops_transformer/gemm/weight_format.h"
 
@@ -79,7 +80,8 @@ const ModelTensor& WeightLoader::matrix(const std::string& name, std::int64_t ro
 
 Buffer WeightLoader::finish() {
   for (std::size_t i = 0; i < used_.size(); ++i) {
-    if (!used_[i]) throw InvalidFile(fmt::format("tensor {} has no place in this model", file_.tensors()[i].name));
+    if (!used_[i])
+      throw InvalidFile(fmt::format("tensor {} has no place in this model", shown(file_.tensors()[i].name)));
   }
   return std::move(memory_);
 }
