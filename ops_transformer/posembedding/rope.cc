@@ -26,11 +26,12 @@ std::uint64_t to_turns(long double frequency) {
   return scaled >= 0x1p64L ? 0 : std::uint64_t(scaled);
 }
 
-void fill_cos_sin(std::span<const std::uint64_t> turns, ScaledPosition position, float* cosines, float* sines) {
+void fill_cos_sin(std::span<const std::uint64_t> turns, ScaledPosition position, double amplitude, float* cosines,
+                  float* sines) {
   for (std::size_t i = 0; i < turns.size(); ++i) {
     const double angle = double(std::int64_t(turn_at(turns[i], position))) * double(kTwoPi * 0x1p-64L);
-    cosines[i] = float(std::cos(angle));
-    sines[i] = float(std::sin(angle));
+    cosines[i] = float(amplitude * std::cos(angle));
+    sines[i] = float(amplitude * std::sin(angle));
   }
 }
 
@@ -124,16 +125,18 @@ RopeTable::RopeTable(const RopeOptions& options)
       table_len_(options.table_len),
       style_(options.style),
       position_scale_(options.position_scale),
+      amplitude_(1.0),
       turns_(std::size_t(options.rotary_dim / 2)),
       table_(std::size_t(options.table_len * options.rotary_dim) * sizeof(float)) {
+  const RopeFrequencies frequencies = rope_frequencies(options.theta, rotary_dim_, options.scaling);
+  amplitude_ = frequencies.amplitude;
   for (std::size_t i = 0; i < turns_.size(); ++i) {
-    const long double exponent = -2.0L * static_cast<long double>(i) / static_cast<long double>(rotary_dim_);
-    const long double frequency = std::pow(static_cast<long double>(options.theta), exponent);
+    const long double frequency = frequencies.radians[i];
     turns_[i] = to_turns(options.frequency_factors.empty() ? frequency : frequency / options.frequency_factors[i]);
   }
   for (std::int64_t position = 0; position < table_len_; ++position) {
     float* row = table_.as<float>() + position * rotary_dim_;
-    fill_cos_sin(turns_, scale_position(position, position_scale_), row, row + turns_.size());
+    fill_cos_sin(turns_, scale_position(position, position_scale_), amplitude_, row, row + turns_.size());
   }
 }
 
@@ -145,7 +148,7 @@ void RopeTable::cos_sin(std::int64_t position, std::span<float> cosines, std::sp
     invalid("RopeTable", fmt::format("cosines and sines have {} and {} elements, must have rotary_dim / 2 = {}",
                                      cosines.size(), sines.size(), turns_.size()));
   }
-  fill_cos_sin(turns_, scale_position(position, position_scale_), cosines.data(), sines.data());
+  fill_cos_sin(turns_, scale_position(position, position_scale_), amplitude_, cosines.data(), sines.data());
 }
 
 RopeAngles RopeTable::angles() const noexcept {
@@ -156,6 +159,7 @@ RopeAngles RopeTable::angles() const noexcept {
           .table_len = table_len_,
           .turns = turns_.data(),
           .position_scale = position_scale_,
+          .amplitude = float(amplitude_),
           .half = half,
           .interleaved = style_ == RopeStyle::interleaved};
 }
@@ -192,6 +196,7 @@ void rotary_embedding(Context& context, const ConstTensorView& x, const ConstTen
                           .table_len = cosines.size(0),
                           .turns = nullptr,
                           .position_scale = 1.0,
+                          .amplitude = 1.0f,
                           .half = cosines.size(1),
                           .interleaved = style == RopeStyle::interleaved};
   const RopeArgs args = make_args(x, positions, out, angles);

@@ -9,6 +9,7 @@
 #include "ops_transformer/base/error.h"
 #include "ops_transformer/base/memory.h"
 #include "ops_transformer/base/tensor_view.h"
+#include "ops_transformer/posembedding/rope_scaling.h"
 
 namespace ops_transformer {
 
@@ -25,12 +26,13 @@ struct RopeOptions {
   RopeStyle style = RopeStyle::half_split;
   std::int64_t table_len = 2048;               // positions 0 … table_len - 1 are looked up, all others computed
   double position_scale = 1.0;                 // linear scaling: positions are divided by it; 1/1024 … 2^20
-  std::span<const float> frequency_factors{};  // empty, or one per pair: divides its frequency (Llama 3); >= 1/1024
+  RopeScaling scaling{};                       // none, or NTK, Llama 3, YaRN
+  std::span<const float> frequency_factors{};  // empty, or one per pair: divides its frequency; >= 1/1024
 };
 
 /// Rotation angles of a model, made once and shared by its layers and threads. cos and sin are within 1e-6 of the exact
-/// ones for every position up to 2^31 either way: an angle is a 64-bit fraction of a turn, so that a position's product
-/// wraps exactly where the angle does.
+/// ones (times YaRN's attention factor) for every position up to 2^31 either way: an angle is a 64-bit fraction of a
+/// turn, so that a position's product wraps exactly where the angle does.
 class OPS_TRANSFORMER_API RopeTable {
  public:
   static constexpr std::int64_t kMaxPosition = std::int64_t{1} << 31;
@@ -51,7 +53,7 @@ class OPS_TRANSFORMER_API RopeTable {
  private:
   std::int64_t rotary_dim_, table_len_;
   RopeStyle style_;
-  double position_scale_;
+  double position_scale_, amplitude_;
   std::vector<std::uint64_t> turns_;  // of each pair for one position, in 2^-64 turns
   Buffer table_;                      // table_len rows of cos[rotary_dim / 2], sin[rotary_dim / 2]
 };

@@ -41,8 +41,8 @@ OPS_TRANSFORMER_INLINE void cos_sin(I32 turns, F32& cosine, F32& sine) noexcept 
     __builtin_memcpy(&t, turns, sizeof t);
     F32 c, s;
     cos_sin(t, c, s);
-    store_first(cosines + i, c, lanes);
-    store_first(sines + i, s, lanes);
+    store_first(cosines + i, c * splat(angles.amplitude), lanes);
+    store_first(sines + i, s * splat(angles.amplitude), lanes);
   }
   return {cosines, sines};
 }

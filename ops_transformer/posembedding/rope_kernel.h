@@ -16,6 +16,7 @@ struct RopeAngles {
   std::int64_t table_len;
   const std::uint64_t* turns;  // [half], in 2^-64 turns a position; nullptr: every position is in the table
   double position_scale;
+  float amplitude;    // of computed cosines and sines
   std::int64_t half;  // rotary_dim / 2
   bool interleaved;
 };

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cmath>
+#include <functional>
 #include <vector>
 
 #include "ops_transformer/posembedding/rope_kernel.h"
@@ -210,6 +211,53 @@ TEST_P(RopeValues, FrequencyFactorsDivide) {
   expect_near(y, {std::cos(3000.0), std::cos(3000.0 / 80), std::sin(3000.0), std::sin(3000.0 / 80)}, 1e-6);
 }
 
+// Every scaling, looked up and computed, against its published formula. YaRN's amplitude scales the error as well.
+TEST_P(RopeValues, ScalingsFollowTheirFormulas) {
+  Context context({.num_threads = 1, .isa = GetParam()});
+  struct Case {
+    double theta;
+    RopeScaling scaling;
+    double amplitude;
+    std::function<long double(std::int64_t pair)> frequency;
+  };
+  constexpr std::int64_t kDim = 64;
+  const Case cases[] = {
+      {1e4, NtkScaling{.factor = 8}, 1.0, [](auto i) { return reference::ntk_frequency(i, kDim, 1e4, 8); }},
+      {5e5, Llama3Scaling{.factor = 32}, 1.0,
+       [](auto i) { return reference::llama3_frequency(i, kDim, 5e5, 32, 1, 4, 8192); }},
+      {1e6, YarnScaling{.factor = 4, .original_context_len = 32768}, 1.138629436111989,
+       [](auto i) { return reference::yarn_frequency(i, kDim, 1e6, 4, 32768, 32, 1); }},
+      {1e4,
+       YarnScaling{.factor = 16, .original_context_len = 512, .beta_fast = 8, .beta_slow = 2, .attention_factor = 0.5},
+       0.5, [](auto i) { return reference::yarn_frequency(i, kDim, 1e4, 16, 512, 8, 2); }},
+  };
+  const std::vector<std::int64_t> positions = {0, 1, 511, 2047, 2048, 32767, 131072, -3};
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.scaling.index());
+    const auto y =
+        rotate_units(context, RopeTable({.rotary_dim = kDim, .theta = one.theta, .scaling = one.scaling}), positions);
+    for (std::size_t t = 0; t < positions.size(); ++t) {
+      for (std::int64_t i = 0; i < kDim / 2; ++i) {
+        const long double angle = (long double)positions[t] * one.frequency(i);
+        const float* row = y.data() + t * kDim + std::size_t(i);
+        ASSERT_NEAR(row[0], one.amplitude * double(std::cos(angle)), 1e-6 * one.amplitude) << positions[t] << " " << i;
+        ASSERT_NEAR(row[kDim / 2], one.amplitude * double(std::sin(angle)), 1e-6 * one.amplitude);
+      }
+    }
+  }
+}
+
+// A factor of 1 changes nothing.
+TEST_P(RopeValues, ScalingByOneIsNone) {
+  Context context({.num_threads = 1, .isa = GetParam()});
+  const std::vector<std::int64_t> positions = {7, 5000};
+  const auto plain = rotate_units(context, RopeTable({.rotary_dim = 32}), positions);
+  for (const RopeScaling& scaling : {RopeScaling(NtkScaling{}), RopeScaling(Llama3Scaling{.factor = 1}),
+                                     RopeScaling(YarnScaling{.original_context_len = 100})}) {
+    EXPECT_EQ(rotate_units(context, RopeTable({.rotary_dim = 32, .scaling = scaling}), positions), plain);
+  }
+}
+
 TEST(Rope, OneRowsBitsDontDependOnItsBatchOrThreads) {
   test::Random random(9);
   const std::int64_t tokens = 300, heads = 4, head_dim = 64;
@@ -273,6 +321,16 @@ TEST(RopeErrors, NameTheArgument) {
   EXPECT_NE(table_error({.rotary_dim = 4, .table_len = -1}).find("table_len is -1"), std::string::npos);
   EXPECT_NE(table_error({.rotary_dim = 4, .table_len = std::int64_t{1} << 62}), "");
   EXPECT_NE(table_error({.rotary_dim = 4, .position_scale = 0}).find("position_scale is 0"), std::string::npos);
+  EXPECT_EQ(table_error({.rotary_dim = 4, .scaling = NtkScaling{.factor = 0.5}}),
+            "RopeTable: ntk.factor is 0.5, must be from 1 to 2^20");
+  EXPECT_NE(table_error({.rotary_dim = 2, .scaling = NtkScaling{.factor = 2}}).find("at least 4"), std::string::npos);
+  EXPECT_NE(table_error({.rotary_dim = 4, .scaling = Llama3Scaling{.high_frequency_factor = 1}}), "");
+  EXPECT_NE(table_error({.rotary_dim = 4, .scaling = Llama3Scaling{.original_context_len = 0}}), "");
+  EXPECT_NE(table_error({.rotary_dim = 4, .scaling = YarnScaling{.factor = 2}}).find("original_context_len is 0"),
+            std::string::npos);
+  EXPECT_NE(
+      table_error({.rotary_dim = 4, .scaling = YarnScaling{.original_context_len = 9, .beta_fast = std::nan("")}}), "");
+  EXPECT_NE(table_error({.rotary_dim = 4, .theta = 1, .scaling = YarnScaling{.original_context_len = 9}}), "");
   const float factor = 0.0f;
   EXPECT_NE(table_error({.rotary_dim = 2, .frequency_factors = {&factor, 1}}), "");
   EXPECT_NE(table_error({.rotary_dim = 4, .frequency_factors = {&factor, 1}}), "");
