@@ -16,17 +16,15 @@ constexpr const char* kOp = "merge_attention";
 // Values that one item reads; below it a fork costs more than it saves.
 constexpr std::int64_t kValuesPerItem = 16384;
 
-bool same_place(const ConstTensorView& a, const ConstTensorView& b) {
-  return a.data() == b.data() && a.dtype() == b.dtype() && a.stride(0) == b.stride(0);
-}
-
 void validate(std::span<const AttentionPartial> parts, const TensorView& out, const std::optional<TensorView>& lse) {
   check_rank(kOp, "out", out, 2);
   check_dtype(kOp, "out", out, {DType::f32, DType::bf16, DType::f16});
   check_rows(kOp, "out", out);
+  check_output(kOp, "out", out);
   if (lse) {
     check_shape(kOp, "lse", *lse, {out.size(0)});
     check_dtype(kOp, "lse", *lse, {DType::f32});
+    check_output(kOp, "lse", *lse);
     check_no_overlap(kOp, "lse", *lse, "out", out);
   }
   for (std::size_t p = 0; p < parts.size(); ++p) {
@@ -36,11 +34,11 @@ void validate(std::span<const AttentionPartial> parts, const TensorView& out, co
     check_rows(kOp, out_name, parts[p].out);
     check_shape(kOp, lse_name, parts[p].lse, {out.size(0)});
     check_dtype(kOp, lse_name, parts[p].lse, {DType::f32});
-    if (!same_place(out, parts[p].out)) check_no_overlap(kOp, "out", out, out_name, parts[p].out);
+    check_in_place_or_apart(kOp, "out", out, out_name, parts[p].out);
     check_no_overlap(kOp, "out", out, lse_name, parts[p].lse);
     if (!lse) continue;
     check_no_overlap(kOp, "lse", *lse, out_name, parts[p].out);
-    if (!same_place(*lse, parts[p].lse)) check_no_overlap(kOp, "lse", *lse, lse_name, parts[p].lse);
+    check_in_place_or_apart(kOp, "lse", *lse, lse_name, parts[p].lse);
   }
 }
 

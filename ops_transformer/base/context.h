@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -90,7 +92,21 @@ class OPS_TRANSFORMER_API CallScope {
     }
   }
 
+  /// body(first, last, worker) for rows [first, last), some tens of thousands of elements at a time; at least one row.
+  template <class Body>
+  void parallel_rows(std::int64_t num_rows, std::int64_t elements_per_row, Body&& body) {
+    const std::int64_t rows_per_item =
+        std::max<std::int64_t>(1, kElementsPerItem / std::max<std::int64_t>(1, elements_per_row));
+    parallel_for(std::size_t((num_rows + rows_per_item - 1) / rows_per_item), [&](std::size_t item, int worker) {
+      const std::int64_t first = std::int64_t(item) * rows_per_item;
+      body(first, std::min(num_rows, first + rows_per_item), worker);
+    });
+  }
+
  private:
+  // Below this many elements an item costs more to hand over than it saves.
+  static constexpr std::int64_t kElementsPerItem = 16384;
+
   Context& context_;
   std::unique_ptr<Arena> arena_;
   const Context* outer_;  // whose threads this thread held before

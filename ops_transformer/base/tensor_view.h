@@ -22,12 +22,12 @@ constexpr std::int64_t wrapping_product(std::int64_t a, std::int64_t b) {
   return std::int64_t(std::uint64_t(a) * std::uint64_t(b));
 }
 
-/// Throws InvalidArgument where a view can't have so many dimensions.
-OPS_TRANSFORMER_API int checked_rank(std::size_t rank);
+/// Throws InvalidArgument where a view can't have so many dimensions, or strides don't match them in number.
+OPS_TRANSFORMER_API int checked_rank(std::size_t num_sizes, std::size_t num_strides);
 
 /// A tensor that somebody else owns: pointer, dtype, shape and strides. Strides count elements (for block-quantised
 /// types: the last dimension is contiguous and its stride is 1). `Byte` is std::byte or const std::byte. Making one
-/// throws InvalidArgument past kMaxRank dimensions.
+/// throws InvalidArgument past kMaxRank dimensions, and where there are not as many strides.
 template <class Byte>
 class BasicTensorView {
  public:
@@ -37,7 +37,7 @@ class BasicTensorView {
 
   /// Row-major contiguous.
   BasicTensorView(Pointer data, DType dtype, std::span<const std::int64_t> shape)
-      : data_(data), dtype_(dtype), rank_(checked_rank(shape.size())) {
+      : data_(data), dtype_(dtype), rank_(checked_rank(shape.size(), shape.size())) {
     std::int64_t stride = 1;
     for (int i = rank_ - 1; i >= 0; --i) {
       shape_[i] = shape[i];
@@ -49,7 +49,7 @@ class BasicTensorView {
       : BasicTensorView(data, dtype, std::span(shape.begin(), shape.size())) {}
 
   BasicTensorView(Pointer data, DType dtype, std::span<const std::int64_t> shape, std::span<const std::int64_t> strides)
-      : data_(data), dtype_(dtype), rank_(checked_rank(shape.size())) {
+      : data_(data), dtype_(dtype), rank_(checked_rank(shape.size(), strides.size())) {
     for (int i = 0; i < rank_; ++i) {
       shape_[i] = shape[i];
       strides_[i] = strides[i];
@@ -111,12 +111,16 @@ using ConstTensorView = BasicTensorView<const std::byte>;
 /// "[2, 3, 64] f32", for messages.
 OPS_TRANSFORMER_API std::string describe(const ConstTensorView& view);
 
-/// First and one-past-last byte that the view can touch; {nullptr, nullptr} for an empty view.
+/// First and one-past-last byte that the view can touch; {nullptr, nullptr} for an empty view, all of memory for one
+/// that reaches past the ends of it.
 struct ByteRange {
   const std::byte* begin;
   const std::byte* end;
 };
 OPS_TRANSFORMER_API ByteRange byte_range(const ConstTensorView& view);
 OPS_TRANSFORMER_API bool overlaps(const ConstTensorView& a, const ConstTensorView& b);
+
+/// Both are the same elements at the same addresses, so that an operator may read one while it writes the other.
+OPS_TRANSFORMER_API bool same_place(const ConstTensorView& a, const ConstTensorView& b);
 
 }  // namespace ops_transformer

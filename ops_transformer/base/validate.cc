@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -51,7 +52,41 @@ void check_rows(std::string_view operation, std::string_view name, const ConstTe
 
 void check_no_overlap(std::string_view operation, std::string_view out_name, const ConstTensorView& out,
                       std::string_view in_name, const ConstTensorView& in) {
-  if (overlaps(out, in)) invalid(operation, fmt::format("{} must not overlap {}", out_name, in_name));
+  if (!overlaps(out, in)) return;
+  const ByteRange o = byte_range(out), i = byte_range(in);
+  invalid(operation, fmt::format("{} must not overlap {}: they are the bytes {} to {} and {} to {}", out_name, in_name,
+                                 fmt::ptr(o.begin), fmt::ptr(o.end), fmt::ptr(i.begin), fmt::ptr(i.end)));
+}
+
+void check_in_place_or_apart(std::string_view operation, std::string_view out_name, const ConstTensorView& out,
+                             std::string_view in_name, const ConstTensorView& in) {
+  if (!same_place(out, in)) check_no_overlap(operation, out_name, out, in_name, in);
+}
+
+void check_output(std::string_view operation, std::string_view name, const ConstTensorView& out) {
+  if (std::ranges::count(out.shape(), 0) > 0) return;
+  const auto step = [&](int dim) {
+    const auto stride = std::uint64_t(out.stride(dim));
+    return out.stride(dim) < 0 ? 0 - stride : stride;
+  };
+  for (int dim = 0; dim < out.rank(); ++dim) {
+    if (out.size(dim) <= 1) continue;
+    std::uint64_t reach = 1, more = 0;
+    for (int other = 0; other < out.rank(); ++other) {
+      const bool inside = step(other) < step(dim) || (step(other) == step(dim) && other > dim);
+      if (out.size(other) <= 1 || !inside) continue;
+      if (__builtin_mul_overflow(std::uint64_t(out.size(other) - 1), step(other), &more) ||
+          __builtin_add_overflow(reach, more, &reach)) {
+        reach = UINT64_MAX;
+        break;
+      }
+    }
+    if (step(dim) < reach) {
+      invalid(operation, fmt::format("{} has stride {} in dimension {} of size {}, must be at least {}: its elements "
+                                     "would share memory",
+                                     name, out.stride(dim), dim, out.size(dim), reach));
+    }
+  }
 }
 
 }  // namespace ops_transformer

@@ -26,5 +26,12 @@ OPS_TRANSFORMER_API void check_rows(std::string_view operation, std::string_view
 OPS_TRANSFORMER_API void check_no_overlap(std::string_view operation, std::string_view out_name,
                                           const ConstTensorView& out, std::string_view in_name,
                                           const ConstTensorView& in);
+/// An operator that reads each element before it writes it may work in place: `out` is `in` itself or apart from it.
+OPS_TRANSFORMER_API void check_in_place_or_apart(std::string_view operation, std::string_view out_name,
+                                                 const ConstTensorView& out, std::string_view in_name,
+                                                 const ConstTensorView& in);
+/// Each element has its own place, so that threads don't write to the same one: a dimension's stride is at least the
+/// reach of those with smaller strides.
+OPS_TRANSFORMER_API void check_output(std::string_view operation, std::string_view name, const ConstTensorView& out);
 
 }  // namespace ops_transformer

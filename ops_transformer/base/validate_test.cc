@@ -2,10 +2,12 @@
 #include "ops_transformer/base/validate.h"
 #include "tests/support/message_of.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <functional>
+#include <limits>
 #include <string>
+#include <vector>
 
 namespace ops_transformer {
 namespace {
@@ -28,7 +30,37 @@ TEST(Validate, MessagesNameArgumentValueAndLimit) {
   EXPECT_EQ(message_of([&] { check_rows("op", "x", view); }), "");
   EXPECT_EQ(message_of([&] { check_rows("op", "x", columns); }),
             "op: the last dimension of x must be contiguous, got stride 2");
-  EXPECT_EQ(message_of([&] { check_no_overlap("op", "out", view, "x", columns); }), "op: out must not overlap x");
+  EXPECT_NE(message_of([&] { check_no_overlap("op", "out", view, "x", columns); })
+                .find(fmt::format("op: out must not overlap x: they are the bytes {} to {} and ", fmt::ptr(data),
+                                  fmt::ptr(data + 8))),
+            std::string::npos);
+  EXPECT_EQ(message_of([&] { check_in_place_or_apart("op", "out", view, "x", view); }), "");
+  EXPECT_NE(message_of([&] { check_in_place_or_apart("op", "out", view, "x", columns); }), "");
+  EXPECT_EQ(message_of([&] { check_in_place_or_apart("op", "out", view, "x", {data + 8, DType::f32, {2}}); }), "");
+}
+
+// Any permutation, slice or reversal of a dense tensor is an output; a broadcast or a sliding window is none.
+TEST(Validate, EachElementOfAnOutputHasItsOwnPlace) {
+  float data[64];
+  const auto check = [&](std::vector<std::int64_t> shape, std::vector<std::int64_t> strides) {
+    return message_of([&] { check_output("op", "out", {data, DType::f32, shape, strides}); });
+  };
+  EXPECT_EQ(check({2, 3, 4}, {12, 4, 1}), "");
+  EXPECT_EQ(check({3, 4, 2}, {4, 1, 12}), "");
+  EXPECT_EQ(check({2, 3, 4}, {-12, 4, -1}), "");
+  EXPECT_EQ(check({2, 2}, {8, 2}), "");
+  EXPECT_EQ(check({1, 3}, {0, 1}), "");
+  EXPECT_EQ(check({0, 3}, {0, 0}), "");
+  EXPECT_EQ(check({}, {}), "");
+  EXPECT_EQ(check({2, 3}, {0, 1}),
+            "op: out has stride 0 in dimension 0 of size 2, must be at least 1: its elements would share memory");
+  EXPECT_EQ(check({5, 3}, {1, 1}).find("op: out has stride 1 in dimension "), 0u);
+  EXPECT_EQ(check({4, 3}, {2, 1}),
+            "op: out has stride 2 in dimension 0 of size 4, must be at least 3: its elements would share memory");
+  EXPECT_NE(check({4, 3}, {-2, 1}), "");
+  constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min(), kMost = -(kLeast + 1);
+  EXPECT_EQ(check({2, 3}, {kLeast, 1}), "");
+  EXPECT_NE(check({5, 2}, {kMost, kLeast}), "");
 }
 
 }  // namespace

@@ -26,13 +26,13 @@ struct TilesOfB {
 };
 
 // For each panel of tiles, a block of inputs at a time: the block of weights comes from memory once and is in the cache
-// when the next rows need it. Fewer rows than one tile has need no blocks.
+// when the next rows need it.
 template <class Tile>
 OPS_TRANSFORMER_INLINE void multiply(const MultiplyArgs& args, const MultiplyRange& range, float* sums) noexcept {
   constexpr int kBytesPerStepOfB = kVectorsPerTile * Tile::kVectorBytesOfB;
   const std::int64_t num_rows = range.last_row - range.first_row;
   const std::int64_t num_steps = (args.num_inputs + Tile::kInputsPerStep - 1) / Tile::kInputsPerStep;
-  const std::int64_t block = num_rows <= kTileRows ? num_steps : args.inputs_per_block / Tile::kInputsPerStep;
+  const std::int64_t block = args.inputs_per_block ? args.inputs_per_block / Tile::kInputsPerStep : num_steps;
   const std::byte* x = args.x + (range.first_row - args.x_first_row) * args.x_row_bytes;
   for (std::int64_t tile = range.first_tile; tile < range.last_tile; tile += kTilesPerPanel) {
     const int num_tiles = int(range.last_tile - tile < kTilesPerPanel ? range.last_tile - tile : kTilesPerPanel);

@@ -41,22 +41,17 @@ void pack_bf16(const void* const* rows, std::int64_t num_inputs, std::byte* tile
 std::size_t tile_bytes_f32(std::int64_t num_inputs) { return std::size_t(num_inputs) * 4 * kTileOutputs; }
 std::size_t tile_bytes_16(std::int64_t num_inputs) { return align_up(std::size_t(num_inputs), 2) * 2 * kTileOutputs; }
 
-// A stride of a multiple of 4 KiB would put all rows of a tile into one set of L1.
-std::size_t prepared_row_bytes(std::int64_t num_inputs) {
-  const std::size_t bytes = align_up(std::size_t(num_inputs) * sizeof(float));
-  return bytes % 4096 == 0 ? bytes + kAlignment : bytes;
-}
-
-bool reads_f32(DType x, std::int64_t, Isa) { return x == DType::f32; }
 bool reads_bf16(DType x, std::int64_t num_inputs, Isa isa) {
   return x == DType::bf16 && num_inputs % 2 == 0 && isa == Isa::avx512_bf16;
 }
 
-constexpr MatmulMethod kF32Method{"f32", prepared_row_bytes, reads_f32, &prepare_f32, &multiply_f32};
-constexpr MatmulMethod kF16Method{"f16 widened", prepared_row_bytes, reads_f32, &prepare_f32, &multiply_f16};
-constexpr MatmulMethod kBf16Method{"bf16", prepared_row_bytes, reads_bf16, &prepare_bf16, &multiply_bf16};
-constexpr MatmulMethod kBf16ExactMethod{"bf16 widened", prepared_row_bytes, reads_f32, &prepare_f32,
-                                        &multiply_bf16_exact};
+constexpr MatmulMethod method(std::string_view name, const Kernel<MultiplyFn>* multiply) {
+  return {name, f32_row_bytes, reads_f32, &prepare_f32, multiply, true};
+}
+constexpr MatmulMethod kF32Method = method("f32", &multiply_f32);
+constexpr MatmulMethod kF16Method = method("f16 widened", &multiply_f16);
+constexpr MatmulMethod kBf16Method{"bf16", f32_row_bytes, reads_bf16, &prepare_bf16, &multiply_bf16, true};
+constexpr MatmulMethod kBf16ExactMethod = method("bf16 widened", &multiply_bf16_exact);
 
 }  // namespace
 

@@ -14,11 +14,11 @@ constexpr const char* kOp = "linear";
 
 void validate(const ConstTensorView& x, const PackedWeights& weights, const TensorView& out,
               const LinearOptions& options) {
-  if (weights.num_gated_outputs() > 0) invalid(kOp, "weights were packed by pack_gate_up, which gated_linear reads");
-  check_matmul(kOp, x, weights, out, weights.num_outputs());
-  if (options.activation > Activation::gelu_erf) {
-    invalid(kOp, fmt::format("activation is {}, must be 0...{}", int(options.activation), int(Activation::gelu_erf)));
+  if (weights.num_gated_outputs() > 0) {
+    invalid(kOp, fmt::format("weights were packed by pack_gate_up, for {} gated outputs: gated_linear reads them",
+                             weights.num_gated_outputs()));
   }
+  check_matmul(kOp, x, weights, out, weights.num_outputs(), options.activation);
   if (options.bias) {
     check_shape(kOp, "bias", *options.bias, {weights.num_outputs()});
     check_dtype(kOp, "bias", *options.bias, {DType::f32});
@@ -29,8 +29,7 @@ void validate(const ConstTensorView& x, const PackedWeights& weights, const Tens
     check_shape(kOp, "residual", *options.residual, {x.size(0), weights.num_outputs()});
     check_dtype(kOp, "residual", *options.residual, {out.dtype()});
     check_rows(kOp, "residual", *options.residual);
-    const bool in_place = options.residual->data() == out.data() && options.residual->stride(0) == out.stride(0);
-    if (!in_place) check_no_overlap(kOp, "out", out, "residual", *options.residual);
+    check_in_place_or_apart(kOp, "out", out, "residual", *options.residual);
   }
 }
 

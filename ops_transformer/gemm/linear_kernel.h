@@ -53,7 +53,7 @@ struct MultiplyArgs {
   const std::byte* weights;  // tile t at t * tile_bytes
   std::int64_t x_row_bytes, tile_bytes;
   std::int64_t num_inputs;
-  std::int64_t inputs_per_block;  // a block of weights this deep stays in the cache while the rows pass; even
+  std::int64_t inputs_per_block;  // a block of weights this deep stays in the cache while the rows pass; even; 0: all
   EpilogueFn* epilogue;           // called once for every finished block of sums
   const EpilogueArgs* epilogue_args;
 };

@@ -10,10 +10,8 @@
 namespace ops_transformer {
 namespace {
 
-// Preparing fewer elements than this takes less time than a fork.
-constexpr std::int64_t kElementsPerPrepareItem = 16384;
-// A multiple of the rows of every level's tile.
-constexpr std::int64_t kRowGranule = 12;
+// The rows of the largest tile of sums: no more than these need no blocks.
+constexpr std::int64_t kMaxTileRows = 6;
 constexpr std::int64_t kMaxRowsPerItem = 192;
 // Fewer rows than this don't repay an item's reading of all the weights.
 constexpr std::int64_t kFewestOwnRows = 32;
@@ -23,11 +21,11 @@ constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return divide_
 
 // Blocks of nearly equal depth, whose weights fit a quarter of L2. Shallower ones, that fit L1, load and store the sums
 // too often: 445 against 452 GFLOP/s at 512 x 4096 x 4096 bf16, 204 against 222 in f32 at avx2 (Zen 4, Nov 2026).
-std::int64_t choose_block(std::int64_t num_inputs, std::int64_t tile_bytes, const DeviceSpec& device) {
-  const std::int64_t panel_tiles = device.vector_bytes == 4 * kTileOutputs ? kTilesPerPanel : 1;
+// 0: one block holds all inputs.
+std::int64_t choose_block(std::int64_t num_inputs, std::int64_t bytes, const DeviceSpec& device) {
   const std::int64_t most =
-      std::max<std::int64_t>(64, std::int64_t(device.l2_bytes / 4) / divide_up(panel_tiles * tile_bytes, num_inputs));
-  return round_up(divide_up(num_inputs, divide_up(num_inputs, most)), 64);
+      std::max<std::int64_t>(64, std::int64_t(device.l2_bytes / 4) / divide_up(bytes, num_inputs));
+  return num_inputs <= most ? 0 : round_up(divide_up(num_inputs, divide_up(num_inputs, most)), 64);
 }
 
 struct Split {
@@ -43,7 +41,7 @@ double cycles_of(const Split& split, const MatmulProblem& problem, std::int64_t 
   constexpr double kBytesPerCycle = 8, kCyclesPerItem = 1000, kCyclesPerPanel = 300;
   const double rows = double(std::min(split.rows, problem.num_rows));
   const double flops_per_tile = 2 * rows * double(kTileOutputs * problem.num_inputs);
-  const double compute = flops_per_tile / device.flops_per_cycle(problem.weights);
+  const double compute = flops_per_tile / flops_per_cycle(problem, device);
   const double read = double(tile_bytes) / kBytesPerCycle, cycles_per_tile = std::max(compute, read);
   // A part of a panel has fewer sums to hide latencies behind: 6 x 2 vectors reach 0.89-0.95 of 6 x 4 (Zen 4, 2
   // threads, Nov 2026).
@@ -54,13 +52,14 @@ double cycles_of(const Split& split, const MatmulProblem& problem, std::int64_t 
   return cost * (double(divide_up(items, num_threads)) + (read > compute ? 0.1 : 0.5));
 }
 
-Split choose_split(const MatmulProblem& problem, std::int64_t tile_bytes, const DeviceSpec& device, int num_threads) {
+Split choose_split(const MatmulProblem& problem, std::int64_t granule, std::int64_t tile_bytes,
+                   const DeviceSpec& device, int num_threads) {
   Split best{};
   double best_cycles = 0;
   const std::int64_t fewest = divide_up(problem.num_rows, kMaxRowsPerItem);
   std::int64_t last_rows = 0;
   for (std::int64_t row_items = fewest; row_items <= fewest + 3; ++row_items) {
-    const std::int64_t rows = round_up(divide_up(problem.num_rows, row_items), kRowGranule);
+    const std::int64_t rows = round_up(divide_up(problem.num_rows, row_items), granule);
     if (rows == last_rows) break;
     last_rows = rows;
     std::int64_t last_tiles = 0;
@@ -101,6 +100,10 @@ std::int64_t choose_rows(std::int64_t num_rows, std::int64_t granule, int num_th
 
 }  // namespace
 
+double flops_per_cycle(const MatmulProblem& problem, const DeviceSpec& device) {
+  return device.flops_per_cycle(problem.arithmetic == Arithmetic::exact ? DType::f32 : problem.weights);
+}
+
 MatmulPlan plan_matmul(const MatmulProblem& problem, const DeviceSpec& device, int num_threads) {
   const WeightFormat& format = *find_weight_format(problem.weights);
   MatmulPlan plan;
@@ -109,28 +112,32 @@ MatmulPlan plan_matmul(const MatmulProblem& problem, const DeviceSpec& device, i
   plan.prepared_row_bytes = std::int64_t(plan.method->prepared_row_bytes(problem.num_inputs));
   if (problem.num_rows == 0 || problem.num_tiles == 0) return plan;
   const auto tile_bytes = std::int64_t(format.tile_bytes(problem.num_inputs));
-  plan.inputs_per_block = problem.num_inputs ? choose_block(problem.num_inputs, tile_bytes, device) : 64;
   // Rows that one core prepares and another reads cross between their caches: at 512 rows of 576 inputs quantising took
   // 185 us that way and 42 us in the items, of 780 us with the matmul (q4_1, Zen 4, 2 threads, Nov 2026).
   plan.prepares_in_items = plan.prepares && problem.num_rows >= num_threads * kFewestOwnRows;
-  const Split split =
-      plan.prepares_in_items
-          ? Split{choose_rows(problem.num_rows, plan.method->row_granule, num_threads), round_up(problem.num_tiles, 2)}
-          : choose_split(problem, tile_bytes, device, num_threads);
+  const std::int64_t granule = plan.method->row_granule;
+  const Split split = plan.prepares_in_items
+                          ? Split{choose_rows(problem.num_rows, granule, num_threads), round_up(problem.num_tiles, 2)}
+                          : choose_split(problem, granule, tile_bytes, device, num_threads);
   plan.rows_per_item = split.rows;
   plan.tiles_per_item = split.tiles;
   plan.num_row_items = divide_up(problem.num_rows, split.rows);
   plan.num_tile_items = divide_up(problem.num_tiles, split.tiles);
+  if (plan.method->blocks_inputs && problem.num_inputs > 0 && problem.num_rows > kMaxTileRows) {
+    plan.tiles_per_block =
+        std::min<std::int64_t>(problem.num_tiles, device.vector_bytes == 4 * kTileOutputs ? kTilesPerPanel : 1);
+    plan.inputs_per_block = choose_block(problem.num_inputs, plan.tiles_per_block * tile_bytes, device);
+  }
   return plan;
 }
 
 std::string describe(const MatmulPlan& plan) {
-  return fmt::format("{}{}, {} x {} items of {} rows x {} outputs, inputs in blocks of {}", plan.method->name,
+  return fmt::format("{}{}, {} x {} items of {} rows x {} outputs{}", plan.method->name,
                      plan.prepares_in_items ? ", each prepares its rows"
                      : plan.prepares        ? ", x prepared"
                                             : "",
                      plan.num_row_items, plan.num_tile_items, plan.rows_per_item, plan.tiles_per_item * kTileOutputs,
-                     plan.inputs_per_block);
+                     plan.inputs_per_block ? fmt::format(", inputs in blocks of {}", plan.inputs_per_block) : "");
 }
 
 void run_matmul(CallScope& call, const MatmulPlan& plan, const ConstTensorView& x, const PackedWeights& weights,
@@ -155,11 +162,8 @@ void run_matmul(CallScope& call, const MatmulPlan& plan, const ConstTensorView& 
   } else if (plan.prepares) {
     prepared = call.arena().allocate<std::byte>(std::size_t(num_rows * plan.prepared_row_bytes));
     prepare.prepared = prepared.data();
-    const std::int64_t rows_per_item = kElementsPerPrepareItem / std::max<std::int64_t>(1, args.num_inputs) + 1;
-    call.parallel_for(std::size_t(divide_up(num_rows, rows_per_item)), [&](std::size_t item, int) {
-      const std::int64_t first = std::int64_t(item) * rows_per_item;
-      prepare_rows(prepare, first, std::min(num_rows, first + rows_per_item));
-    });
+    call.parallel_rows(num_rows, args.num_inputs,
+                       [&](std::int64_t first, std::int64_t last, int) { prepare_rows(prepare, first, last); });
     args.x = prepared.data();
     args.x_row_bytes = plan.prepared_row_bytes;
   } else {
@@ -189,16 +193,20 @@ void run_matmul(CallScope& call, const MatmulPlan& plan, const ConstTensorView& 
 }
 
 void check_matmul(const char* operation, const ConstTensorView& x, const PackedWeights& weights, const TensorView& out,
-                  std::int64_t num_columns) {
+                  std::int64_t num_columns, Activation activation) {
   check_shape(operation, "x", x, {-1, weights.num_inputs()});
   check_dtype(operation, "x", x, {DType::f32, DType::bf16, DType::f16});
   check_rows(operation, "x", x);
   check_shape(operation, "out", out, {x.size(0), num_columns});
   check_dtype(operation, "out", out, {DType::f32, DType::bf16, DType::f16});
   check_rows(operation, "out", out);
+  check_output(operation, "out", out);
   check_no_overlap(operation, "out", out, "x", x);
   const ConstTensorView packed(weights.data(), DType::u8, {std::int64_t(weights.bytes())});
   check_no_overlap(operation, "out", out, "weights", packed);
+  if (activation > Activation::gelu_erf) {
+    invalid(operation, fmt::format("activation is {}, must be 0...{}", int(activation), int(Activation::gelu_erf)));
+  }
 }
 
 }  // namespace ops_transformer

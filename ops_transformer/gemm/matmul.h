@@ -19,12 +19,16 @@ struct MatmulProblem {
   std::int64_t num_rows = 0, num_inputs = 0, num_tiles = 0;
 };
 
+/// Products and additions that a core does a cycle, in the type that the arithmetic multiplies in.
+double flops_per_cycle(const MatmulProblem& problem, const DeviceSpec& device);
+
 struct MatmulPlan {
   const MatmulMethod* method = nullptr;
   bool prepares = false;           // x is first brought into the method's form
   bool prepares_in_items = false;  // by each item for its own rows, which no other item then needs
   std::int64_t prepared_row_bytes = 0;
-  std::int64_t inputs_per_block = 0;  // weights this deep stay in the cache while the rows of an item pass
+  std::int64_t inputs_per_block = 0;  // weights this deep stay in the cache while the rows of an item pass; 0: all
+  std::int64_t tiles_per_block = 0;   // the weights' tiles that they pass together
   std::int64_t rows_per_item = 0, tiles_per_item = 0;
   std::int64_t num_row_items = 0, num_tile_items = 0;
 };
@@ -42,9 +46,9 @@ OPS_TRANSFORMER_API std::vector<std::string> explain(const MatmulProblem& proble
 void run_matmul(CallScope& call, const MatmulPlan& plan, const ConstTensorView& x, const PackedWeights& weights,
                 EpilogueFn* epilogue, const EpilogueArgs& epilogue_args);
 
-/// What validation of such operators shares: x fits the weights, and out has this many columns and overlaps neither x
-/// nor the weights.
+/// What validation of such operators shares: x fits the weights, the activation is one, and out has this many columns
+/// and overlaps neither x nor the weights.
 void check_matmul(const char* operation, const ConstTensorView& x, const PackedWeights& weights, const TensorView& out,
-                  std::int64_t num_columns);
+                  std::int64_t num_columns, Activation activation);
 
 }  // namespace ops_transformer

@@ -10,7 +10,7 @@ std::vector<std::string> explain(const MatmulProblem& problem, const MatmulPlan&
   const auto outputs = problem.num_tiles * kTileOutputs;
   const auto weight_bytes = double(PackedWeights::packed_bytes(problem.weights, outputs, problem.num_inputs));
   const double flops = 2.0 * double(problem.num_rows) * double(outputs) * double(problem.num_inputs);
-  const double peak = device.flops_per_cycle(problem.arithmetic == Arithmetic::exact ? DType::f32 : problem.weights);
+  const double peak = flops_per_cycle(problem, device);
   std::vector<std::string> reasons;
   reasons.push_back(fmt::format("{}: weights are {}, arithmetic is {}, the level is {}", plan.method->name,
                                 dtype_name(problem.weights), problem.arithmetic == Arithmetic::exact ? "exact" : "fast",
@@ -25,12 +25,15 @@ std::vector<std::string> explain(const MatmulProblem& problem, const MatmulPlan&
       fmt::format("{:.3g} flops over {:.3g} bytes of weights: {:.3g} a byte; a core does {:.0f} a cycle, so memory is "
                   "the limit below about {:.0f} a byte (8 bytes a cycle)",
                   flops, weight_bytes, flops / weight_bytes, peak, peak / 8));
-  reasons.push_back(fmt::format(
-      "blocks of {} inputs: {:.0f} KB of a panel's weights stay in the cache (L1 {} KB, L2 {} KB) while {} rows pass",
-      plan.inputs_per_block,
-      weight_bytes / double(problem.num_tiles) * double(std::min(kTilesPerPanel, int(problem.num_tiles))) *
-          double(plan.inputs_per_block) / double(problem.num_inputs) / 1024,
-      device.l1d_bytes / 1024, device.l2_bytes / 1024, plan.rows_per_item));
+  if (plan.inputs_per_block > 0) {
+    reasons.push_back(fmt::format(
+        "blocks of {} inputs: {:.0f} KB of the weights of {} outputs stay in the cache (L1 {} KB, L2 {} KB) while {} "
+        "rows pass",
+        plan.inputs_per_block,
+        weight_bytes / double(problem.num_tiles) * double(plan.tiles_per_block) * double(plan.inputs_per_block) /
+            double(problem.num_inputs) / 1024,
+        plan.tiles_per_block * kTileOutputs, device.l1d_bytes / 1024, device.l2_bytes / 1024, plan.rows_per_item));
+  }
   reasons.push_back(fmt::format("{} items for {} threads: the cut whose busiest thread has the fewest cycles",
                                 plan.num_row_items * plan.num_tile_items, num_threads));
   return reasons;

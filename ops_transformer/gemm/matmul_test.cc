@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ops_transformer/gemm/linear.h"
@@ -36,7 +38,6 @@ TEST(MatmulPlan, CoversTheProblemOnEveryDevice) {
                 ASSERT_GE(plan.num_tile_items * plan.tiles_per_item, tiles);
                 ASSERT_LT((plan.num_tile_items - 1) * plan.tiles_per_item, tiles);
                 ASSERT_EQ(plan.tiles_per_item % 2, 0);
-                ASSERT_GT(plan.inputs_per_block, 0);
                 ASSERT_EQ(plan.inputs_per_block % 64, 0);
                 ASSERT_LE(plan.rows_per_item, 200);
               }
@@ -101,7 +102,8 @@ TEST(PackedWeights, ErrorsNameTheArgument) {
     return message_of([&] { PackedWeights::pack(context, parts); });
   };
   EXPECT_EQ(pack({}), "PackedWeights::pack: parts is empty, must hold at least one tensor");
-  EXPECT_NE(pack({ConstTensorView(w, DType::s8, {4, 8})}).find("parts[0] is s8"), std::string::npos);
+  EXPECT_NE(pack({ConstTensorView(w, DType::s8, {4, 8})}).find("parts[0] is s8, must be f32 or bf16 or f16 or q4_0"),
+            std::string::npos);
   EXPECT_NE(pack({ConstTensorView(w, DType::f32, {4})}).find("parts[0] must have 2 dimensions"), std::string::npos);
   EXPECT_NE(pack({ConstTensorView(w, DType::f32, {4, 4}, {8, 2})}).find("parts[0]"), std::string::npos);
   EXPECT_NE(pack({ConstTensorView(w, DType::f32, {15, 8}), ConstTensorView(w, DType::f32, {16, 8})})
@@ -114,7 +116,55 @@ TEST(PackedWeights, ErrorsNameTheArgument) {
                 .find("parts[1] must be f32, got bf16"),
             std::string::npos);
   EXPECT_THROW(PackedWeights::packed_bytes(DType::i32, 4, 4), InvalidArgument);
-  EXPECT_THROW(PackedWeights::packed_bytes(DType::f32, -1, 4), InvalidArgument);
+  EXPECT_EQ(message_of([] { PackedWeights::packed_bytes(DType::f32, -1, 4); }),
+            "PackedWeights::packed_bytes: sizes are -1 x 4, must be from 0 to 1099511627776");
+  EXPECT_NE(message_of([&] {
+              PackedWeights::pack_gate_up(context, ConstTensorView(w, DType::f32, {4, 8}),
+                                          ConstTensorView(w, DType::f32, {5, 8}));
+            }).find("PackedWeights::pack_gate_up: up must be [4, 8]"),
+            std::string::npos);
+  std::byte memory[64 * 8 + 1];
+  EXPECT_NE(message_of([&] {
+              PackedWeights::pack(context, ConstTensorView(w, DType::f32, {16, 8}), std::span(memory).subspan(1));
+            }).find("memory is at 0x"),
+            std::string::npos);
+}
+
+// A broadcast view may claim any size: its packed bytes must not wrap to few.
+TEST(PackedWeights, SizesThatWrapAreRefused) {
+  Context context({.num_threads = 1});
+  const float w[32] = {};
+  constexpr std::int64_t kMany = std::int64_t{1} << 40, kMost = std::numeric_limits<std::int64_t>::max();
+  for (auto [outputs, inputs] : {std::pair{kMany, kMany},
+                                 {kMost, std::int64_t{1}},
+                                 {std::int64_t{1}, kMost},
+                                 {kMost, kMost},
+                                 {std::int64_t{1} << 31, std::int64_t{1} << 30}}) {
+    EXPECT_THROW(PackedWeights::packed_bytes(DType::f32, outputs, inputs), InvalidArgument) << outputs << " " << inputs;
+  }
+  EXPECT_EQ(PackedWeights::packed_bytes(DType::f32, kMany, 1), std::size_t(kMany) * 4);
+  const ConstTensorView tall(w, DType::f32, {kMost - 15, 32}, {0, 1}), many(w, DType::f32, {kMany, 0}, {0, 1});
+  EXPECT_THROW(PackedWeights::pack(context, tall), InvalidArgument);
+  EXPECT_THROW(PackedWeights::pack_gate_up(context, tall, tall), InvalidArgument);
+  const ConstTensorView parts[] = {many, many};
+  EXPECT_THROW(PackedWeights::pack(context, parts), InvalidArgument);
+}
+
+// Exact arithmetic multiplies in f32 whatever the weights, and only float methods block their inputs.
+TEST(MatmulPlan, KnowsItsRateAndItsBlocks) {
+  const DeviceSpec device = device_spec_of(Isa::avx512_bf16);
+  for (DType weights : {DType::f32, DType::bf16, DType::q4_1, DType::q8_0}) {
+    const MatmulProblem exact{weights, DType::f32, Arithmetic::exact, 64, 8192, 300};
+    MatmulProblem fast = exact;
+    fast.arithmetic = Arithmetic::fast;
+    EXPECT_EQ(flops_per_cycle(exact, device), device.f32_flops_per_cycle);
+    EXPECT_EQ(flops_per_cycle(fast, device), device.flops_per_cycle(weights));
+    const MatmulPlan plan = plan_matmul(fast, device, 2);
+    const bool blocks = weights == DType::f32 || weights == DType::bf16;
+    EXPECT_EQ(describe(plan).find("blocks of") != std::string::npos, blocks) << describe(plan);
+    EXPECT_EQ(plan.inputs_per_block > 0, blocks);
+    EXPECT_EQ(explain(fast, plan, device, 2).size(), blocks ? 5u : 4u);
+  }
 }
 
 // Nothing is written before all arguments are checked.
@@ -140,7 +190,8 @@ TEST(LinearErrors, NameTheArgumentAndWriteNothing) {
   expect(message(input, gated, y, {}), "pack_gate_up");
   expect(message(input, packed, {out.data(), DType::f32, {2, 21}}, {}), "out must be [2, 20]");
   expect(message(input, packed, {out.data(), DType::s8, {2, 20}}, {}), "out must be f32");
-  expect(message(input, packed, {x.data(), DType::f32, {2, 20}, {0, 1}}, {}), "out must not overlap x");
+  expect(message(input, packed, {x.data(), DType::f32, {2, 20}}, {}), "out must not overlap x");
+  expect(message(input, packed, {out.data(), DType::f32, {2, 20}, {0, 1}}, {}), "out has stride 0 in dimension 0");
   expect(message(input, packed, y, {.bias = ConstTensorView(bias.data(), DType::f32, {19})}), "bias must be [20]");
   expect(message(input, packed, y, {.bias = ConstTensorView(bias.data(), DType::bf16, {20})}), "bias must be f32");
   expect(message(input, packed, y, {.bias = ConstTensorView(out.data(), DType::f32, {20})}),
@@ -150,6 +201,8 @@ TEST(LinearErrors, NameTheArgumentAndWriteNothing) {
   expect(message(input, packed, y, {.residual = ConstTensorView(residual.data(), DType::bf16, {2, 20})}),
          "residual must be f32, got bf16");
   expect(message(input, packed, y, {.residual = ConstTensorView(out.data() + 1, DType::f32, {1, 20})}), "residual");
+  expect(message(input, packed, y, {.residual = ConstTensorView(out.data(), DType::f32, {2, 20}, {10, 1})}),
+         "out must not overlap residual");
   expect(message(input, packed, y, {.activation = static_cast<Activation>(77)}), "activation is 77");
   for (float v : out) EXPECT_EQ(v, 7.0f);
 }

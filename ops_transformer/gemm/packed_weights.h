@@ -33,7 +33,7 @@ class OPS_TRANSFORMER_API PackedWeights {
   static PackedWeights pack_gate_up(Context& context, const ConstTensorView& gate, const ConstTensorView& up,
                                     std::span<std::byte> memory = {});
 
-  /// Throws InvalidArgument (dtype that can't be packed, negative sizes).
+  /// Throws InvalidArgument: a dtype that can't be packed; sizes not from 0 to 2^40, or of 2^63 bytes together.
   static std::size_t packed_bytes(DType dtype, std::int64_t num_outputs, std::int64_t num_inputs);
 
   DType dtype() const noexcept { return dtype_; }
@@ -45,7 +45,7 @@ class OPS_TRANSFORMER_API PackedWeights {
   const std::byte* data() const noexcept { return data_; }
 
  private:
-  std::byte* take_memory(std::span<std::byte> memory);
+  std::byte* take_memory(const char* op, std::span<std::byte> memory);
 
   DType dtype_ = DType::f32;
   std::int64_t num_outputs_ = 0, num_inputs_ = 0, num_gated_outputs_ = 0;

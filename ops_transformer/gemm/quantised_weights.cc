@@ -44,19 +44,14 @@ void pack_tile(const void* const* rows, std::int64_t num_inputs, std::byte* tile
   }
 }
 
-// A stride of a multiple of 4 KiB would put all rows of a tile into one set of L1.
-std::size_t off_page(std::size_t bytes) { return bytes % 4096 == 0 ? bytes + kAlignment : bytes; }
 std::size_t quantised_bytes(std::int64_t num_inputs) { return off_page(quantised_row_bytes(num_inputs)); }
-std::size_t float_bytes(std::int64_t num_inputs) { return off_page(align_up(std::size_t(num_inputs) * sizeof(float))); }
-
 bool never(DType, std::int64_t, Isa) { return false; }
-bool reads_f32(DType x, std::int64_t, Isa) { return x == DType::f32; }
 
 constexpr MatmulMethod fast(std::string_view name, const Kernel<MultiplyFn>* multiply) {
-  return {name, quantised_bytes, never, &quantise_rows, multiply, 4};
+  return {name, quantised_bytes, never, &quantise_rows, multiply, false, 4};
 }
 constexpr MatmulMethod exact(std::string_view name, const Kernel<MultiplyFn>* multiply) {
-  return {name, float_bytes, reads_f32, &prepare_f32, multiply};
+  return {name, f32_row_bytes, reads_f32, &prepare_f32, multiply};
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "ops_transformer/base/dtype.h"
 #include "ops_transformer/base/isa.h"
+#include "ops_transformer/base/memory.h"
 #include "ops_transformer/gemm/linear.h"
 #include "ops_transformer/gemm/linear_kernel.h"
 
@@ -21,8 +22,18 @@ struct MatmulMethod {
   bool (*reads_as_it_lies)(DType x, std::int64_t num_inputs, Isa isa);  // x needs no preparation
   const Kernel<PrepareFn>* prepare;
   const Kernel<MultiplyFn>* multiply;
+  bool blocks_inputs = false;     // heeds MultiplyArgs::inputs_per_block
   std::int64_t row_granule = 12;  // a multiple of the rows of every level's tile
 };
+
+/// A stride of a multiple of 4 KiB would put all rows of a tile into one set of L1.
+constexpr std::size_t off_page(std::size_t bytes) { return bytes % 4096 == 0 ? bytes + kAlignment : bytes; }
+
+// What methods that multiply rows of f32 share: prepared_row_bytes and reads_as_it_lies.
+inline std::size_t f32_row_bytes(std::int64_t num_inputs) {
+  return off_page(align_up(std::size_t(num_inputs) * sizeof(float)));
+}
+inline bool reads_f32(DType x, std::int64_t, Isa) { return x == DType::f32; }
 
 /// Writes one tile: rows[0…15] are the outputs' rows of weights, nullptr for outputs past the end, which are packed as
 /// zeros.
