@@ -67,7 +67,7 @@ Explanation explain_attention(const Options& options, const DeviceSpec& device, 
     throw InvalidArgument(fmt::format("--dtype is {}, must be f32, bf16 or f16", options.dtype));
   }
   if (s[2] > 768) throw InvalidArgument(fmt::format("--shape has head_dim {}, must be at most 768", s[2]));
-  const AttentionProblem problem{int(s[0]), int(s[1]), int(s[2]), int(s[2]), dtype, dtype, dtype};
+  const AttentionProblem problem{int(s[0]), int(s[1]), int(s[2]), int(s[2]), dtype};
   if (s[0] % s[1] != 0)
     throw InvalidArgument(fmt::format("--shape: {} query heads must be a multiple of {} key heads", s[0], s[1]));
   const AttentionPolicy policy{threads, options.deterministic};

@@ -361,6 +361,13 @@ TEST(AttentionErrors, NameTheArgument) {
   EXPECT_NE(message(t, t, t, out, {.window_left = -1}).find("window_left is -1"), std::string::npos);
   EXPECT_NE(message(t, t, t, out, {.lse = TensorView(y, DType::f32, {1, 2, 3})}).find("lse must not overlap out"),
             std::string::npos);
+  // More heads than an int holds, of values that need no memory.
+  const std::int64_t many = std::int64_t{1} << 32;
+  EXPECT_NE(message(TensorView(x, DType::f32, {1, many, 1, 1}, {0, 0, 0, 1}),
+                    TensorView(x, DType::f32, {1, many, 1, 1}, {0, 0, 0, 1}),
+                    TensorView(x, DType::f32, {1, many, 1, 0}), TensorView(y, DType::f32, {1, many, 1, 0}))
+                .find("num_q_heads is 4294967296, must be at most 65536"),
+            std::string::npos);
   const TensorView wide(x, DType::f32, {1, 1, 0, 769}), wide_out(y, DType::f32, {1, 1, 0, 769});
   EXPECT_NE(message(wide, wide, wide, wide_out).find("head_dim is 769, must be from 1 to 768"), std::string::npos);
 }

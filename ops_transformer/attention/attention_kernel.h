@@ -44,7 +44,33 @@ struct AttentionItem {
   std::int64_t first_row, last_row;
   std::int64_t first_key, last_key;
   std::int64_t partial;  // first row of its state in `partials`; -1: the item sees all keys and writes the output
+  bool by_rows;          // flash_decode's: one query, at most kMaxDecodeRows rows
 };
+
+/// A row of a key head: its query and its query head.
+struct RowPlace {
+  std::int64_t query, head;
+};
+__attribute__((always_inline)) inline RowPlace row_place(const AttentionArgs& args, std::int64_t kv_head,
+                                                         std::int64_t row) noexcept {
+  return {row / args.group, kv_head * args.group + row % args.group};
+}
+__attribute__((always_inline)) inline std::int64_t q_offset(const AttentionArgs& args,
+                                                            const AttentionSequence& sequence,
+                                                            RowPlace place) noexcept {
+  return sequence.q_offset + place.query * args.q_row_stride + place.head * args.q_head_stride;
+}
+__attribute__((always_inline)) inline std::int64_t out_offset(const AttentionArgs& args,
+                                                              const AttentionSequence& sequence,
+                                                              RowPlace place) noexcept {
+  return sequence.out_offset + place.query * args.out_row_stride + place.head * args.out_head_stride;
+}
+/// nullptr: not wanted.
+__attribute__((always_inline)) inline float* lse_place(const AttentionArgs& args, const AttentionSequence& sequence,
+                                                       RowPlace place) noexcept {
+  if (!args.lse) return nullptr;
+  return args.lse + sequence.lse_offset + place.query * args.lse_row_stride + place.head * args.lse_head_stride;
+}
 
 /// Most query blocks that one item of flash_tiles holds.
 inline constexpr int kMaxBlocksPerItem = 8;

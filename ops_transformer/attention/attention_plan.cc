@@ -6,16 +6,15 @@
 #include <algorithm>
 
 #include "ops_transformer/attention/attention_kernel.h"
+#include "ops_transformer/attention/flash_decode_layout.h"
 #include "ops_transformer/attention/flash_tiles_layout.h"
 #include "ops_transformer/base/memory.h"
 
 namespace ops_transformer {
 namespace {
 
-// Cycles that a key costs a group of up to 4 rows in flash_decode, beyond its bytes.
+// Bytes of a key and its value that flash_decode gets through in a cycle, for a group of up to 4 rows.
 constexpr double kDecodeBytesPerCycle = 16;
-
-std::int64_t padded(std::int64_t dim) { return (dim + 31) / 32 * 32; }
 
 }  // namespace
 
@@ -39,9 +38,9 @@ AttentionPlan plan(const AttentionProblem& problem, const DeviceSpec& device, co
   const double rate = plan.bf16_dot ? device.bf16_flops_per_cycle : device.f32_flops_per_cycle;
   plan.tile_cost = 2 * dims * plan.block_rows / rate;
   plan.decode_cost = dims * double(element_bytes(problem.kv_dtype)) / kDecodeBytesPerCycle;
-  plan.partial_stride = padded(problem.value_dim) + 16;
-  const std::size_t decode_bytes = std::size_t(std::min(group, kMaxDecodeRows)) *
-                                   std::size_t(padded(problem.head_dim) + padded(problem.value_dim)) * sizeof(float);
+  plan.partial_stride = (problem.value_dim + 31) / 32 * 32 + 16;
+  const std::size_t decode_bytes =
+      FlashDecodeLayout::make(problem.head_dim, problem.value_dim).bytes(std::min(group, kMaxDecodeRows));
   plan.scratch_bytes = align_up(std::max(layout.bytes(plan.blocks_per_item), decode_bytes), 4096);
   return plan;
 }

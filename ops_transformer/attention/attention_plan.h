@@ -15,7 +15,7 @@ namespace ops_transformer {
 /// What a plan is made for: no pointers, no strides, no lengths, so that a growing context keeps its plan.
 struct AttentionProblem {
   int num_q_heads, num_kv_heads, head_dim, value_dim;
-  DType q_dtype, kv_dtype, out_dtype;
+  DType kv_dtype;
 };
 
 struct AttentionPolicy {

@@ -49,32 +49,14 @@ OPS_TRANSFORMER_INLINE void prefetch_row(const void* p, std::int64_t bytes) noex
   }
 }
 
-// A row of the item: its query and its head.
-struct RowPlace {
-  std::int64_t query, head;
-};
-OPS_TRANSFORMER_INLINE RowPlace row_place(const AttentionArgs& args, const AttentionItem& item,
-                                          std::int64_t row) noexcept {
-  return {row / args.group, item.kv_head * std::int64_t{args.group} + row % args.group};
-}
-OPS_TRANSFORMER_INLINE std::int64_t q_offset(const AttentionArgs& args, const AttentionSequence& sequence,
-                                             RowPlace place) noexcept {
-  return sequence.q_offset + place.query * args.q_row_stride + place.head * args.q_head_stride;
-}
 // Queries over bf16 keys are rounded to bf16 at every level.
 OPS_TRANSFORMER_INLINE F32 load_query(const AttentionArgs& args, std::int64_t offset, int lanes) noexcept {
   const F32 value = load_any(args.q, args.q_dtype, offset, lanes);
   return args.kv_dtype == DType::bf16 ? widen_bf16(narrow_bf16(value)) : value;
 }
-OPS_TRANSFORMER_INLINE std::int64_t out_offset(const AttentionArgs& args, const AttentionSequence& sequence,
-                                               RowPlace place) noexcept {
-  return sequence.out_offset + place.query * args.out_row_stride + place.head * args.out_head_stride;
-}
 OPS_TRANSFORMER_INLINE void store_lse(const AttentionArgs& args, const AttentionSequence& sequence, RowPlace place,
                                       float m, float l) noexcept {
-  if (!args.lse) return;
-  args.lse[sequence.lse_offset + place.query * args.lse_row_stride + place.head * args.lse_head_stride] =
-      log_sum(m * kLn2, l);
+  if (float* lse = lse_place(args, sequence, place)) *lse = log_sum(m * kLn2, l);
 }
 OPS_TRANSFORMER_INLINE float* partial_row(const AttentionArgs& args, const AttentionItem& item,
                                           std::int64_t row) noexcept {

@@ -4,28 +4,13 @@
 #include <algorithm>
 
 #include "ops_transformer/attention/attention_schedule.h"
-#include "ops_transformer/profiler/profiler.h"
 
 namespace ops_transformer {
 namespace {
 
 // Below this many values a second fork costs more than it saves.
 constexpr std::int64_t kMergeInline = 16384;
-
-Work work_of(const AttentionProblem& problem, const AttentionArgs& args, std::span<const AttentionSequence> sequences) {
-  const std::int64_t dims = problem.head_dim + problem.value_dim;
-  const auto bytes = [](DType dtype) { return std::int64_t(element_bytes(dtype)); };
-  Work work;
-  for (const AttentionSequence& sequence : sequences) {
-    const std::int64_t rows = sequence.q_len * problem.num_q_heads;
-    work.bytes += rows * (problem.head_dim * bytes(args.q_dtype) + problem.value_dim * bytes(args.out_dtype)) +
-                  sequence.kv_len * problem.num_kv_heads * dims * bytes(args.kv_dtype);
-    // Scores under the mask's diagonal, if there is one.
-    const std::int64_t hidden = args.window_right == 0 ? std::min(sequence.q_len, sequence.kv_len) / 2 : 0;
-    work.flops += 2 * dims * rows * std::min(sequence.kv_len - hidden, args.window_left);
-  }
-  return work;
-}
+constexpr float kLn2 = 0.693147181f;
 
 void merge(const AttentionArgs& args, const AttentionSequence& sequence, const AttentionMerge& merge, MergeRowFn* fn) {
   AttentionPart parts[kMaxParts];
@@ -35,22 +20,28 @@ void merge(const AttentionArgs& args, const AttentionSequence& sequence, const A
       const float* state = args.partials + (merge.first_partial + p * merge.num_rows + r) * args.partial_stride;
       parts[p] = {state, DType::f32, state[args.partial_stride - 2], state[args.partial_stride - 1]};
     }
-    const std::int64_t row = merge.first_row + r, query = row / args.group;
-    const std::int64_t head = merge.kv_head * std::int64_t{args.group} + row % args.group;
-    float* lse = nullptr;
-    if (args.lse) lse = args.lse + sequence.lse_offset + query * args.lse_row_stride + head * args.lse_head_stride;
-    const std::int64_t out = sequence.out_offset + query * args.out_row_stride + head * args.out_head_stride;
-    constexpr float kLn2 = 0.693147181f;
-    fn(parts, merge.num_parts, {1.0f, kLn2}, {args.out, args.out_dtype, out, args.value_dim, lse}, weights);
+    const RowPlace place = row_place(args, merge.kv_head, merge.first_row + r);
+    fn(parts, merge.num_parts, {1.0f, kLn2},
+       {args.out, args.out_dtype, out_offset(args, sequence, place), args.value_dim, lse_place(args, sequence, place)},
+       weights);
   }
 }
 
 }  // namespace
 
-void run_attention(CallScope& call, const char* op, const AttentionProblem& problem, AttentionArgs args,
+Work work_of(const AttentionProblem& problem, const AttentionArgs& args, const AttentionSequence& sequence) {
+  const std::int64_t dims = problem.head_dim + problem.value_dim, rows = sequence.q_len * problem.num_q_heads;
+  const auto bytes = [](DType dtype) { return std::int64_t(element_bytes(dtype)); };
+  // Scores under the mask's diagonal, if there is one.
+  const std::int64_t hidden = args.window_right == 0 ? std::min(sequence.q_len, sequence.kv_len) / 2 : 0;
+  return {.bytes = rows * (problem.head_dim * bytes(args.q_dtype) + problem.value_dim * bytes(args.out_dtype)) +
+                   sequence.kv_len * problem.num_kv_heads * dims * bytes(args.kv_dtype),
+          .flops = 2 * dims * rows * std::min(sequence.kv_len - hidden, args.window_left)};
+}
+
+void run_attention(CallScope& call, Zone& zone, const AttentionProblem& problem, AttentionArgs args,
                    std::span<const AttentionSequence> sequences) {
   Context& context = call.context();
-  Zone zone(context, op, context.profiler() ? work_of(problem, args, sequences) : Work{});
   const AttentionPlan chosen = plan(problem, this_device(context.isa()), {call.num_threads(), context.deterministic()});
   zone.plan([&] { return describe(chosen); });
   args.key_tile = chosen.key_tile;
@@ -63,9 +54,8 @@ void run_attention(CallScope& call, const char* op, const AttentionProblem& prob
   AttentionFn* decode = flash_decode.at(context.isa());
   call.parallel_for(work.items.size(), [&](std::size_t i, int worker) {
     const AttentionItem& item = work.items[i];
-    const AttentionSequence& sequence = sequences[std::size_t(item.sequence)];
-    AttentionFn* fn = chosen.decode_rows && sequence.q_len == 1 ? decode : tiles;
-    fn(args, sequence, item, scratch + std::size_t(worker) * chosen.scratch_bytes);
+    AttentionFn* fn = item.by_rows ? decode : tiles;
+    fn(args, sequences[std::size_t(item.sequence)], item, scratch + std::size_t(worker) * chosen.scratch_bytes);
   });
   MergeRowFn* merge_row = merge_attention_row.at(context.isa());
   const auto merge_one = [&](std::size_t i, int) {

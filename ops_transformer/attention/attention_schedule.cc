@@ -20,8 +20,8 @@ Keys keys_of(const AttentionArgs& args, const AttentionSequence& sequence, std::
   return first < last ? Keys{first, std::min(last, most)} : Keys{0, 0};
 }
 
-bool takes_decode(const AttentionPlan& plan, const AttentionArgs& args, const AttentionSequence& sequence) {
-  return plan.decode_rows && sequence.q_len == 1 && args.group <= kMaxDecodeRows;
+bool takes_decode(const AttentionPlan& plan, const AttentionSequence& sequence) {
+  return plan.decode_rows && sequence.q_len == 1;
 }
 
 Keys keys_of_block(const AttentionPlan& plan, const AttentionArgs& args, const AttentionSequence& sequence,
@@ -39,7 +39,7 @@ double decode_cost(const AttentionPlan& plan, const AttentionArgs& args, std::in
 }
 
 double total_cost(const AttentionPlan& plan, const AttentionArgs& args, const AttentionSequence& sequence) {
-  if (takes_decode(plan, args, sequence)) {
+  if (takes_decode(plan, sequence)) {
     const Keys keys = keys_of(args, sequence, 0, 0);
     return decode_cost(plan, args, keys.last - keys.first);
   }
@@ -81,8 +81,9 @@ class Cutter {
         sink_(sink) {}
 
   void add_sequence(const AttentionSequence& sequence, std::int32_t index) {
-    AttentionItem item{index, 0, 0, sequence.q_len * args_.group, 0, sequence.kv_len, -1};
-    if (takes_decode(plan_, args_, sequence)) {
+    AttentionItem item{
+        index, 0, 0, sequence.q_len * args_.group, 0, sequence.kv_len, -1, takes_decode(plan_, sequence)};
+    if (item.by_rows) {
       const Keys keys = keys_of(args_, sequence, 0, 0);
       add_rows(item, keys, decode_cost(plan_, args_, keys.last - keys.first));
     } else {

@@ -18,7 +18,7 @@ DeviceSpec made_up_device() {
   return device;
 }
 
-constexpr AttentionProblem kSmolLm{9, 3, 64, 64, DType::f32, DType::bf16, DType::f32};
+constexpr AttentionProblem kSmolLm{9, 3, 64, 64, DType::bf16};
 
 AttentionArgs args_of(const AttentionProblem& problem, std::int64_t window_left, std::int64_t window_right) {
   AttentionArgs args{};
@@ -53,15 +53,14 @@ TEST(AttentionPlan, IsAFunctionOfProblemDeviceAndPolicy) {
   EXPECT_EQ(avx2.block_rows, 16);
   EXPECT_NE(describe(bf16), describe(exact));
   // The widest rows there are still have room for one block.
-  EXPECT_GE(plan({1, 1, 768, 768, DType::f32, DType::f32, DType::f32}, made_up_device(), {2, false}).blocks_per_item,
-            1);
+  EXPECT_GE(plan({1, 1, 768, 768, DType::f32}, made_up_device(), {2, false}).blocks_per_item, 1);
 }
 
 // Every row and key that is seen is covered once, whatever the lengths, threads and masks.
 TEST(AttentionSchedule, CoversEveryRowAndKeyOnce) {
   test::Random random(3);
   for (int round = 0; round < 200; ++round) {
-    const AttentionProblem problem{int(random.integer(1, 4)) * 6, 6, 64, 64, DType::f32, DType::bf16, DType::f32};
+    const AttentionProblem problem{int(random.integer(1, 4)) * 6, 6, 64, 64, DType::bf16};
     const int num_threads = int(random.integer(1, 9));
     const bool deterministic = random.integer(0, 3) == 0;
     const AttentionPlan chosen = plan(problem, made_up_device(), {num_threads, deterministic});

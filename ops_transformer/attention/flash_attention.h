@@ -33,12 +33,13 @@ struct FlashAttentionOptions {
 /// sum adds the rounded ones. A query that sees no key gives out 0 and lse -inf; what is masked is never read into a
 /// result.
 ///
-/// q     [batch, num_q_heads, q_len, head_dim]     f32 | bf16, last dimension contiguous (of every tensor), other
+/// q     [batch, num_q_heads, q_len, head_dim]     f32 | bf16 | f16, last dimension contiguous (of every tensor), other
 ///                                                 strides free; head_dim 1...768
 /// k     [batch, num_kv_heads, kv_len, head_dim]   dtype of q; num_q_heads % num_kv_heads == 0
 /// v     [batch, num_kv_heads, kv_len, value_dim]  dtype of q; value_dim 0...768
 /// out   [batch, num_q_heads, q_len, value_dim]    dtype of q, or f32; overlaps no input
 /// options.lse  [batch, num_q_heads, q_len] f32
+/// At most 2^20 sequences, 65536 heads and 2^30 tokens a sequence.
 /// Throws InvalidArgument, which names the argument; past validation nothing fails.
 OPS_TRANSFORMER_API void flash_attention(Context& context, const ConstTensorView& q, const ConstTensorView& k,
                                          const ConstTensorView& v, const TensorView& out,

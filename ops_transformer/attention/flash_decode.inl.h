@@ -34,7 +34,6 @@ struct WidenedKeys {
   using Weight = float;
   static constexpr int kStep = kLanes;      // elements of a row in one load
   static constexpr int kKeysPerWeight = 1;  // keys that one step of the second product takes
-  static constexpr std::int64_t padded_dim(std::int64_t dim) noexcept { return (dim + kStep - 1) / kStep * kStep; }
 
   static void pack_query(const AttentionArgs& args, std::int64_t offset, F32* row) noexcept {
     for (std::int64_t d = 0; d < args.head_dim; d += kLanes) {
@@ -84,7 +83,6 @@ struct Bf16Keys {
   using Weight = std::uint16_t;
   static constexpr int kStep = 32;
   static constexpr int kKeysPerWeight = 2;
-  static constexpr std::int64_t padded_dim(std::int64_t dim) noexcept { return (dim + kStep - 1) / kStep * kStep; }
 
   static void pack_query(const AttentionArgs& args, std::int64_t offset, F32* row) noexcept {
     const I32 sign = splat_int(args.negate_q ? std::int32_t(0x80008000) : 0);
@@ -278,15 +276,16 @@ void decode(const AttentionArgs& args, const AttentionSequence& sequence, const 
   item.first_key = seen.first;
   item.last_key = seen.last;
   const int num_rows = int(item.last_row - item.first_row);
-  const std::int64_t q_stride = Keys::padded_dim(args.head_dim) / Keys::kStep;
-  const std::int64_t o_stride = (args.value_dim + 31) / 32 * 32;
+  const auto layout = FlashDecodeLayout::make(args.head_dim, args.value_dim);
+  const std::int64_t q_stride = layout.q_row_floats / kLanes;
   auto* q = reinterpret_cast<F32*>(scratch);
   auto* o = reinterpret_cast<float*>(q + num_rows * q_stride);
   RowState state[kMaxDecodeRows];
   for (int r = 0; r < num_rows; ++r) {
-    Keys::pack_query(args, q_offset(args, sequence, row_place(args, item, item.first_row + r)), q + r * q_stride);
-    state[r] = {o + r * o_stride, kMinusInfinity, F32{}};
-    for (std::int64_t d = 0; d < o_stride; d += kLanes) store(state[r].o + d, F32{});
+    Keys::pack_query(args, q_offset(args, sequence, row_place(args, item.kv_head, item.first_row + r)),
+                     q + r * q_stride);
+    state[r] = {o + r * layout.o_row_floats, kMinusInfinity, F32{}};
+    for (std::int64_t d = 0; d < layout.o_row_floats; d += kLanes) store(state[r].o + d, F32{});
   }
   KeyRows buffers[2];
   if (item.first_key < item.last_key) find_rows(args, sequence, item, item.first_key, buffers[0]);
@@ -318,7 +317,7 @@ void decode(const AttentionArgs& args, const AttentionSequence& sequence, const 
   }
   for (int r = 0; r < num_rows; ++r) {
     const float l = sum(state[r].l);
-    const RowPlace place = row_place(args, item, item.first_row + r);
+    const RowPlace place = row_place(args, item.kv_head, item.first_row + r);
     if (item.partial >= 0) {
       float* partial = partial_row(args, item, item.first_row + r);
       __builtin_memcpy(partial, state[r].o, std::size_t(args.value_dim) * sizeof(float));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // levels: generic avx2 avx512 avx512_bf16
 #include "ops_transformer/attention/attention_kernel.h"
+#include "ops_transformer/attention/flash_decode_layout.h"
 
 #include "ops_transformer/simd/begin.h"
 

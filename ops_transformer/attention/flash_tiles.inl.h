@@ -76,7 +76,7 @@ void pack_queries(const AttentionArgs& args, const AttentionSequence& sequence, 
   std::int64_t offsets[kBlockLanes];
   const std::int64_t bytes = element_bytes_of(args.q_dtype);
   for (std::int64_t i = 0; i < block.num_rows; ++i) {
-    offsets[i] = q_offset(args, sequence, row_place(args, item, block.first_row + i));
+    offsets[i] = q_offset(args, sequence, row_place(args, item.kv_head, block.first_row + i));
     prefetch_row(static_cast<const char*>(args.q) + offsets[i] * bytes, args.head_dim * bytes);
   }
   for (int v = block.first_vector; v < kTileVectors; ++v) {
@@ -293,7 +293,7 @@ void finish_block(const AttentionArgs& args, const AttentionSequence& sequence, 
     RowPlace place[kLanes];
     for (int i = 0; i < num_rows; ++i) {
       const std::int64_t row = first_row + i;
-      place[i] = row_place(args, item, row);
+      place[i] = row_place(args, item.kv_head, row);
       if (whole) {
         store_lse(args, sequence, place[i], m[i], l[i]);
       } else {

@@ -8,6 +8,7 @@
 
 #include "ops_transformer/attention/attention_kernel.h"
 #include "ops_transformer/base/validate.h"
+#include "ops_transformer/profiler/profiler.h"
 
 namespace ops_transformer {
 namespace {
@@ -42,6 +43,16 @@ void validate(std::span<const AttentionPartial> parts, const TensorView& out, co
   }
 }
 
+Work work_of(std::span<const AttentionPartial> parts, const TensorView& out) {
+  const std::int64_t values = out.num_elements(), rows = out.size(0);
+  Work work{.bytes = values * std::int64_t(element_bytes(out.dtype())) + rows * 4,
+            .flops = 2 * values * std::int64_t(parts.size())};
+  for (const AttentionPartial& part : parts) {
+    work.bytes += values * std::int64_t(element_bytes(part.out.dtype())) + rows * 4;
+  }
+  return work;
+}
+
 }  // namespace
 
 void merge_attention(Context& context, std::span<const AttentionPartial> parts, const TensorView& out,
@@ -51,6 +62,7 @@ void merge_attention(Context& context, std::span<const AttentionPartial> parts, 
   const int value_dim = int(out.size(1));
   const std::int64_t rows_per_item =
       std::max<std::int64_t>(1, kValuesPerItem / std::max<std::int64_t>(1, num_parts * value_dim));
+  Zone zone(context, kOp, context.profiler() ? work_of(parts, out) : Work{});
   CallScope call(context);
   const auto states = call.arena().allocate<AttentionPart>(std::size_t(call.num_threads() * num_parts));
   const auto weights = call.arena().allocate<float>(std::size_t(call.num_threads() * num_parts));
@@ -64,7 +76,8 @@ void merge_attention(Context& context, std::span<const AttentionPartial> parts, 
         const float m = part_lse.as<float>()[row * part_lse.stride(0)];
         const auto* o = static_cast<const std::byte*>(part_out.data()) +
                         row * part_out.stride(0) * std::int64_t(element_bytes(part_out.dtype()));
-        state[p] = {o, part_out.dtype(), m, std::isinf(m) && m < 0 ? 0.0f : 1.0f};
+        // A part whose lse is NaN has to show, whatever the other parts are.
+        state[p] = {o, part_out.dtype(), m, std::isnan(m) ? m : std::isinf(m) && m < 0 ? 0.0f : 1.0f};
       }
       merge_row(state, int(num_parts), {1.44269504f, 1.0f},
                 {out.data(), out.dtype(), row * out.stride(0), value_dim,

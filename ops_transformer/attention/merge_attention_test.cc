@@ -5,10 +5,13 @@
 
 #include <cmath>
 #include <limits>
+#include <memory>
+#include <tuple>
 #include <vector>
 
 #include "ops_transformer/attention/attention_kernel.h"
-#include "ops_transformer/attention/flash_attention.h"
+#include "ops_transformer/attention/merge_attention_reference.h"
+#include "tests/support/dtype_of.h"
 #include "tests/support/guarded_buffer.h"
 #include "tests/support/random.h"
 #include "tests/support/tolerance.h"
@@ -16,7 +19,7 @@
 namespace ops_transformer {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
 
 struct Part {
   std::vector<float> out, lse;
@@ -65,24 +68,74 @@ TEST(MergeAttention, WeighsByNaturalLogarithms) {
   }
 }
 
-TEST(MergeAttention, PartsOfTheKeysGiveAttentionOverAll) {
+// A part that went wrong shows in the result, wherever it stands among the others.
+TEST(MergeAttention, NanIsNeverLost) {
+  for (Isa isa : supported_isas()) {
+    if (!merge_attention_row.row(isa)) continue;
+    Context context({.num_threads = 1, .isa = isa});
+    const Part wrong{{1, 2, 3}, {kNan}}, small{{1, 2, 3}, {-5}}, large{{1, 2, 3}, {5}}, empty{{0, 0, 0}, {-kInf}};
+    for (const auto& parts : {std::vector<Part>{wrong, large}, {large, wrong}, {small, wrong, large}, {wrong, empty}}) {
+      const Part r = merge(context, parts);
+      for (float x : r.out) EXPECT_TRUE(std::isnan(x));
+      EXPECT_TRUE(std::isnan(r.lse[0]));
+    }
+  }
+}
+
+template <class T>
+class MergeAttentionOf : public testing::Test {};
+using Types = testing::Types<float, BFloat16, Float16>;
+TYPED_TEST_SUITE(MergeAttentionOf, Types);
+
+TYPED_TEST(MergeAttentionOf, MatchesFloat64) {
+  using T = TypeParam;
   test::Random random(2);
-  Context context({.num_threads = 2});
-  const std::int64_t rows = 67, keys = 100, dim = 12;
-  std::vector<float> q(std::size_t(rows * dim)), k(std::size_t(keys * dim)), v(std::size_t(keys * dim));
-  for (auto* t : {&q, &k, &v}) test::fill_normal(*t, random);
-  const auto attend = [&](std::int64_t first, std::int64_t last) {
-    Part part{std::vector<float>(q.size()), std::vector<float>(std::size_t(rows))};
-    flash_attention(context, {q.data(), DType::f32, {1, 1, rows, dim}},
-                    {k.data() + first * dim, DType::f32, {1, 1, last - first, dim}},
-                    {v.data() + first * dim, DType::f32, {1, 1, last - first, dim}},
-                    {part.out.data(), DType::f32, {1, 1, rows, dim}},
-                    {.lse = TensorView(part.lse.data(), DType::f32, {1, 1, rows})});
-    return part;
-  };
-  const Part all = attend(0, keys), merged = merge(context, {attend(0, 31), attend(31, 31), attend(31, keys)}, rows);
-  for (std::size_t i = 0; i < all.out.size(); ++i) EXPECT_NEAR(merged.out[i], all.out[i], 2e-6);
-  for (std::size_t i = 0; i < all.lse.size(); ++i) EXPECT_NEAR(merged.lse[i], all.lse[i], 2e-6);
+  for (auto [num_parts, rows, dim] : {std::tuple{1, 1, 1}, {2, 67, 12}, {3, 5, 65}, {7, 300, 128}, {70, 3, 33}}) {
+    std::vector<std::unique_ptr<test::GuardedBuffer<T>>> outs;
+    std::vector<std::unique_ptr<test::GuardedBuffer<float>>> lses;
+    std::vector<AttentionPartial> parts;
+    for (int p = 0; p < num_parts; ++p) {
+      outs.push_back(std::make_unique<test::GuardedBuffer<T>>(std::size_t(rows * dim)));
+      lses.push_back(std::make_unique<test::GuardedBuffer<float>>(std::size_t(rows)));
+      test::fill_normal(*outs.back(), random);
+      for (float& lse : *lses.back()) lse = random.integer(0, 4) ? random.normal(10) : -kInf;
+      parts.push_back({{outs.back()->data(), test::kDType<T>, {rows, dim}}, {lses.back()->data(), DType::f32, {rows}}});
+    }
+    for (Isa isa : supported_isas()) {
+      if (!merge_attention_row.row(isa)) continue;
+      Context context({.num_threads = 2, .isa = isa});
+      test::GuardedBuffer<T> out(std::size_t(rows * dim));
+      test::GuardedBuffer<float> lse(static_cast<std::size_t>(rows));
+      merge_attention(context, parts, {out.data(), test::kDType<T>, {rows, dim}},
+                      TensorView(lse.data(), DType::f32, {rows}));
+      for (std::size_t r = 0; r < std::size_t(rows); ++r) {
+        std::vector<std::vector<double>> row_outs;
+        std::vector<double> row_lses;
+        double largest = 0;
+        for (std::size_t p = 0; p < std::size_t(num_parts); ++p) {
+          row_outs.emplace_back();
+          for (std::size_t d = 0; d < std::size_t(dim); ++d) {
+            row_outs.back().push_back(double(to_float((*outs[p])[r * std::size_t(dim) + d])));
+          }
+          row_lses.push_back(double((*lses[p])[r]));
+          if (std::isfinite(row_lses.back())) largest = std::max(largest, std::abs(row_lses.back()));
+        }
+        const reference::MergedRow expected = reference::merge_row(row_outs, row_lses);
+        // An lse is a score: an error in it is a relative one of its weight.
+        const double weight_error = 2 * test::tolerance(1, largest, 0, DType::f32);
+        for (std::size_t d = 0; d < std::size_t(dim); ++d) {
+          const double bound = weight_error * expected.magnitude[d] +
+                               test::tolerance(num_parts, expected.magnitude[d], expected.out[d], test::kDType<T>);
+          ASSERT_NEAR(to_float(out[r * std::size_t(dim) + d]), expected.out[d], bound) << isa_name(isa) << " row " << r;
+        }
+        if (std::isinf(expected.lse)) {
+          ASSERT_EQ(lse[r], -kInf);
+        } else {
+          ASSERT_NEAR(lse[r], expected.lse, weight_error + test::tolerance(num_parts, 1, expected.lse, DType::f32));
+        }
+      }
+    }
+  }
 }
 
 TEST(MergeAttention, MayWriteOverAPart) {
