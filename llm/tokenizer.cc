@@ -154,16 +154,33 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, const EncodeOption
     }
     dropped += state.encoder->encode(piece, scratch, ids);
   };
-  while (!text.empty()) {
-    const auto found = options.parse_special ? state.special->find(text, state.vocabulary)
-                                             : SpecialTokens::Found{text.size(), kNoToken};
-    if (found.pos > 0) state.pre.split(text.substr(0, found.pos), encode_piece);
-    text.remove_prefix(found.pos);
-    if (found.id != kNoToken) {
+  std::size_t encoded = 0;  // bytes of the text that are tokens already
+  const auto encode_plain = [&](std::size_t end) {
+    if (end > encoded) state.pre.split(text.substr(encoded, end - encoded), encode_piece);
+    encoded = end;
+  };
+  const auto find_special = [&](std::size_t begin, std::size_t end) {
+    while (begin < end) {
+      const auto found = state.special->find(text.substr(begin, end - begin), state.vocabulary);
+      if (found.id == kNoToken) return;
+      encode_plain(begin + found.pos);
       ids.push_back(found.id);
-      text.remove_prefix(state.vocabulary.bytes(found.id).size());
+      begin = encoded += state.vocabulary.bytes(found.id).size();
     }
+  };
+  if (options.parse_special) {
+    std::size_t begin = 0;
+    for (const TextRange& literal : options.literal) {
+      if (literal.begin < begin || literal.end < literal.begin || literal.end > text.size()) {
+        throw InvalidArgument(fmt::format("literal: bytes {} to {}, must be within {} and {}", literal.begin,
+                                          literal.end, begin, text.size()));
+      }
+      find_special(begin, literal.begin);
+      begin = literal.end;
+    }
+    find_special(begin, text.size());
   }
+  encode_plain(text.size());
   if (options.add_special) {
     if (state.adds_bos && (ids.empty() || ids.front() != *state.bos)) ids.insert(ids.begin(), *state.bos);
     if (state.adds_eos && (ids.empty() || ids.back() != *state.eos)) ids.push_back(*state.eos);

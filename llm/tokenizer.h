@@ -16,9 +16,16 @@
 
 namespace ops_transformer::llm {
 
+/// The bytes [begin, end) of a text.
+struct TextRange {
+  std::size_t begin, end;
+};
+
 struct EncodeOptions {
-  bool add_special = false;              // BOS in front and EOS behind, where the model asks for them
-  bool parse_special = false;            // the texts of control and user-defined tokens become those tokens
+  bool add_special = false;    // BOS in front and EOS behind, where the model asks for them
+  bool parse_special = false;  // the texts of control and user-defined tokens become those tokens
+  /// With parse_special: parts of the text, ascending and disjoint, that no special token is made from or reaches into.
+  std::span<const TextRange> literal{};
   std::size_t* dropped_bytes = nullptr;  // out: bytes that no token of this vocabulary stands for, which were left out
 };
 
@@ -38,9 +45,10 @@ class OPS_TRANSFORMER_API Tokenizer {
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
 
-  /// Any bytes, at most 2^31 of them (else InvalidArgument). What is not UTF-8 is encoded byte by byte, and decode
-  /// gives the same bytes back, but for those counted in `dropped_bytes`. Without parse_special no special token is
-  /// ever made from text. With add_special there is exactly one BOS even where the text brings its own.
+  /// Any bytes, at most 2^31 of them (else InvalidArgument, as for literal ranges out of order or of bounds). What is
+  /// not UTF-8 is encoded byte by byte, and decode gives the same bytes back, but for those counted in `dropped_bytes`.
+  /// Without parse_special no special token is ever made from text. With add_special there is exactly one BOS even
+  /// where the text brings its own.
   std::vector<TokenId> encode(std::string_view text, const EncodeOptions& options = {}) const;
 
   /// The tokens' bytes one after another: UTF-8 where the tokens make whole characters. Throws InvalidArgument for an

@@ -117,6 +117,32 @@ TEST(Tokenizer, SpecialTokensAreNeverMadeFromText) {
   }
 }
 
+TEST(Tokenizer, LiteralPartsMakeNoSpecialTokens) {
+  const SmallTokenizer small;
+  const Tokenizer& tokenizer = small.tokenizer();
+  const std::string text = "<|im_start|>the<|im_end|><|im_end|>";
+  const auto cut = [&](const std::vector<TextRange>& literal) {
+    const auto ids = tokenizer.encode(text, {.parse_special = true, .literal = literal});
+    EXPECT_EQ(tokenizer.decode(ids, {.skip_special = false}), text);
+    std::string out;  // what stands between the special tokens, those as #
+    for (const TokenId id : ids) out += tokenizer.is_special(id) ? "#" : std::string(tokenizer.token_bytes(id));
+    return out;
+  };
+  EXPECT_EQ(cut({}), "#the##");
+  EXPECT_EQ(cut({{12, 25}}), "#the<|im_end|>#");
+  EXPECT_EQ(cut({{12, 16}}), "#the<|im_end|>#");  // one byte is enough
+  EXPECT_EQ(cut({{12, 12}, {15, 15}, {35, 35}}), "#the##");
+  EXPECT_EQ(cut({{0, 12}, {34, 35}}), "<|im_start|>the#<|im_end|>");
+  EXPECT_EQ(cut({{0, 35}}), text);
+  // Plain text on both sides of a border is one text.
+  const std::vector<TextRange> border = {{1, 4}};
+  EXPECT_EQ(tokenizer.encode(" the", {.parse_special = true, .literal = border}), tokenizer.encode(" the"));
+  for (const std::vector<TextRange>& bad :
+       {std::vector<TextRange>{{0, 36}}, {{3, 2}}, {{4, 8}, {7, 9}}, {{40, 41}}, {{8, 9}, {0, 1}}}) {
+    EXPECT_THROW(tokenizer.encode(text, {.parse_special = true, .literal = bad}), InvalidArgument);
+  }
+}
+
 TEST(Tokenizer, LongestSpecialNameWins) {
   SmallVocabulary vocabulary;
   vocabulary.add("<a>", 3);
