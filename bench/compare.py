@@ -11,22 +11,27 @@ import pathlib
 import subprocess
 import sys
 
+import ops_transformer
 from peers import Peer, PeerFailed
 
 COMMAND = pathlib.Path(__file__).resolve().parent.parent / "build/release/bin/ops-transformer"
 
 
 def transformers_figures(options) -> dict | None:
-    """None, and a line on standard error, where no interpreter here has PyTorch and Transformers."""
+    """None, and a line on standard error, where they can't be measured here."""
     wanted = os.environ.get("PEERS_PYTHON")
     for python in [wanted] if wanted else [".peers/bin/python", sys.executable, "python3"]:
         try:
             peer = Peer("transformers", python, options.model, options.threads)
-        except (OSError, PeerFailed):
+        except PeerFailed:
             continue
-        for _ in range(2):  # the first round warms up
-            prefill = peer.ask({"task": "prefill", "tokens": options.prompt_tokens})
-            decode = peer.ask({"task": "decode", "depth": options.depth, "tokens": options.generate})
+        try:
+            for _ in range(2):  # the first round warms up
+                prefill = peer.ask({"task": "prefill", "tokens": options.prompt_tokens})
+                decode = peer.ask({"task": "decode", "depth": options.depth, "tokens": options.generate})
+        except PeerFailed as failure:
+            print(f"Transformers stays out of the table: {failure}", file=sys.stderr)
+            return None
         peer.close()
         return {"name": "Transformers " + peer.versions["transformers"], "prefill": prefill["seconds"],
                 "decode": decode["seconds"] / options.generate, "memory": decode["peak_memory_bytes"]}
@@ -47,7 +52,7 @@ def our_figures(options) -> list[dict]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True)
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--threads", type=int, default=ops_transformer.Context().num_threads)
     parser.add_argument("--prompt-tokens", type=int, default=512)
     parser.add_argument("--generate", type=int, default=64)
     parser.add_argument("--depth", type=int, default=512)

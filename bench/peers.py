@@ -4,6 +4,7 @@
 import json
 import pathlib
 import subprocess
+import tempfile
 
 FOLDER = pathlib.Path(__file__).parent / "peers"
 
@@ -13,15 +14,23 @@ class PeerFailed(Exception):
 
 
 class Peer:
-    def __init__(self, name: str, python: str, model: str, threads: int, environment: dict | None = None):
+    def __init__(self, name: str, python: str, model: str, threads: int):
         self.name = name
-        self.process = subprocess.Popen(
-            [python, FOLDER / f"{name}_worker.py", "--model", model, "--threads", str(threads)], stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+        self.said = tempfile.TemporaryFile("w+")  # not a pipe: nobody reads it while the peer works
+        command = [python, FOLDER / f"{name}_worker.py", "--model", model, "--threads", str(threads)]
+        try:
+            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said,
+                                            text=True)
+        except OSError as error:
+            raise PeerFailed(error) from error
         self.versions = self._answer()["versions"]
 
     def ask(self, request: dict) -> dict:
-        print(json.dumps(request), file=self.process.stdin, flush=True)
+        """Throws PeerFailed."""
+        try:
+            print(json.dumps(request), file=self.process.stdin, flush=True)
+        except BrokenPipeError:
+            pass  # it died: no answer will come either
         return self._answer()
 
     def close(self) -> None:
@@ -30,6 +39,7 @@ class Peer:
     def _answer(self) -> dict:
         line = self.process.stdout.readline()
         if not line:
-            _, said = self.process.communicate()
-            raise PeerFailed((said.strip().splitlines() or ["it said nothing"])[-1])
+            self.process.wait()
+            self.said.seek(0)
+            raise PeerFailed((self.said.read().strip().splitlines() or ["it said nothing"])[-1])
         return json.loads(line)

@@ -24,7 +24,7 @@ class Peer:
     @torch.inference_mode()
     def forward(self, tokens: list[int], cache):
         out = self.model(torch.tensor([tokens]), cache=cache, use_cache=True, logits_to_keep=1)
-        return out.past_key_values
+        return out.cache
 
     def prefill(self, tokens: int) -> dict:
         return {"seconds": seconds(lambda: self.forward(self.tokens[:tokens], None)), **memory()}
