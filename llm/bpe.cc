@@ -19,8 +19,7 @@ constexpr std::uint32_t kEnd = std::numeric_limits<std::uint32_t>::max();
 
 }  // namespace
 
-BytePairEncoder::BytePairEncoder(const Vocabulary& vocabulary, const std::vector<std::string_view>& merges)
-    : seed_(hash_seed()) {
+BytePairEncoder::BytePairEncoder(const Vocabulary& vocabulary, const StringList& merges) : seed_(hash_seed()) {
   for (int byte = 0; byte < 256; ++byte) {
     const char text = static_cast<char>(byte);
     const TokenId id = vocabulary.find({&text, 1});

@@ -17,7 +17,7 @@ class BytePairEncoder {
  public:
   /// `merges` as the file has them: "left right", best first. Throws InvalidFile, naming the merge, where one is
   /// malformed or uses a token that the vocabulary lacks. Merges into special tokens are left out.
-  BytePairEncoder(const Vocabulary& vocabulary, const std::vector<std::string_view>& merges);
+  BytePairEncoder(const Vocabulary& vocabulary, const StringList& merges);
 
   /// Memory of a call, kept by the caller over many calls.
   struct Scratch {
@@ -29,9 +29,6 @@ class BytePairEncoder {
   /// Appends the tokens of one pre-token, at most 2^31 bytes. Bytes that no token stands for are left out, as PyPI's
   /// `tokenizers` does without an unknown token; returns how many.
   std::size_t encode(std::string_view piece, Scratch& scratch, std::vector<TokenId>& out) const;
-
-  /// The token of one byte, or kNoToken.
-  TokenId byte_token(unsigned char byte) const noexcept { return byte_tokens_[byte]; }
 
  private:
   struct Merge {

@@ -12,6 +12,7 @@
 
 #include "llm/model_file.h"
 #include "llm/token_id.h"
+#include "llm/tokenizer_data.h"
 #include "ops_transformer/base/export.h"
 
 namespace ops_transformer::llm {
@@ -41,6 +42,9 @@ class OPS_TRANSFORMER_API Tokenizer {
   /// the others or the rows of token_embd.weight, a token id outside the vocabulary.
   static Tokenizer from_gguf(const ModelFile& file);
 
+  /// From what any format says of a tokenizer. Throws InvalidFile where its parts do not fit each other.
+  explicit Tokenizer(const TokenizerData& data);
+
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
@@ -68,8 +72,6 @@ class OPS_TRANSFORMER_API Tokenizer {
 
   std::optional<TokenId> bos() const noexcept;
   std::optional<TokenId> eos() const noexcept;
-  std::optional<TokenId> unknown() const noexcept;
-  std::optional<TokenId> padding() const noexcept;
   bool adds_bos() const noexcept;
   bool adds_eos() const noexcept;
   /// The name in tokenizer.ggml.pre.
@@ -81,7 +83,6 @@ class OPS_TRANSFORMER_API Tokenizer {
 
  private:
   struct State;
-  explicit Tokenizer(std::unique_ptr<State> state) noexcept;
   std::unique_ptr<State> state_;
 };
 

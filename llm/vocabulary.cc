@@ -78,10 +78,9 @@ void append_byte_level(std::string_view text, std::string& out) {
   }
 }
 
-Vocabulary::Vocabulary(const std::vector<std::string_view>& texts, std::vector<TokenType> types)
+Vocabulary::Vocabulary(const StringList& texts, std::vector<TokenType> types)
     : types_(std::move(types)), seed_(hash_seed()) {
-  std::size_t total = 0;
-  for (const std::string_view text : texts) total += text.size();
+  const std::size_t total = texts.total_bytes();
   if (total > std::numeric_limits<std::uint32_t>::max() || texts.size() >= (1u << 30)) {
     throw InvalidFile(
         fmt::format("key 'tokenizer.ggml.tokens' has {} tokens of {} bytes together, the limits are 2^30 and "

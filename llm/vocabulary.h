@@ -9,20 +9,18 @@
 #include <vector>
 
 #include "llm/token_id.h"
+#include "llm/tokenizer_data.h"
 
 namespace ops_transformer::llm {
 
 inline constexpr TokenId kNoToken = -1;
 
-/// Kinds of token, as GGUF numbers them.
-enum class TokenType : std::uint8_t { undefined, normal, unknown, control, user_defined, unused, byte };
-
-/// The tokens of a byte-level vocabulary as the bytes they stand for: one block of bytes, offsets and a hash table,
-/// about 2 MB for 49152 tokens.
+/// The tokens of a vocabulary as the bytes they stand for: one block of bytes, offsets and a hash table, about
+/// 2 MB for 49152 tokens.
 class Vocabulary {
  public:
   /// `texts` as the file has them; those of normal tokens are written in GPT-2's printable alphabet.
-  Vocabulary(const std::vector<std::string_view>& texts, std::vector<TokenType> types);
+  Vocabulary(const StringList& texts, std::vector<TokenType> types);
 
   std::size_t size() const noexcept { return types_.size(); }
   std::string_view bytes(TokenId id) const noexcept {

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include "llm/pre_tokenizer.h"
+#include "llm/tokenizer_data.h"
+#include "llm/utf8.h"
+#include "ops_transformer/base/error.h"
+
+namespace ops_transformer::llm {
+namespace {
+
+TokenizerModel read_model(const GgufMetadata& metadata) {
+  const auto name = metadata.require<std::string_view>("tokenizer.ggml.model");
+  if (name == "gpt2") return TokenizerModel::byte_level_bpe;
+  throw InvalidFile(fmt::format("key 'tokenizer.ggml.model' names the unsupported tokenizer '{}'; known is gpt2",
+                                shown(name)));
+}
+
+StringList read_strings(const std::vector<std::string_view>& stored) {
+  std::size_t bytes = 0;
+  for (const std::string_view text : stored) bytes += text.size();
+  StringList list;
+  list.reserve(stored.size(), bytes);
+  for (const std::string_view text : stored) list.push_back(text);
+  return list;
+}
+
+template <class T>
+void check_length(std::string_view key, const std::vector<T>& list, std::size_t num_tokens) {
+  if (list.size() == num_tokens) return;
+  throw InvalidFile(
+      fmt::format("key '{}' has {} elements, tokenizer.ggml.tokens has {}", key, list.size(), num_tokens));
+}
+
+std::vector<TokenType> read_types(const GgufMetadata& metadata, std::size_t num_tokens,
+                                  std::vector<std::string>& warnings) {
+  constexpr std::string_view key = "tokenizer.ggml.token_type";
+  const auto stored = metadata.get<std::vector<std::int32_t>>(key);
+  if (!stored) {
+    warnings.push_back(fmt::format("key '{}' is missing: every token is taken for plain text", key));
+    return std::vector<TokenType>(num_tokens, TokenType::normal);
+  }
+  check_length(key, *stored, num_tokens);
+  std::vector<TokenType> types;
+  types.reserve(num_tokens);
+  for (const std::int32_t type : *stored) {
+    if (type < 0 || type > static_cast<std::int32_t>(TokenType::byte)) {
+      throw InvalidFile(fmt::format("key '{}': token {} has type {}, known are 0 to 6", key, types.size(), type));
+    }
+    types.push_back(static_cast<TokenType>(type));
+  }
+  return types;
+}
+
+std::string read_pre(const GgufMetadata& metadata, std::vector<std::string>& warnings) {
+  const auto name = metadata.get<std::string>("tokenizer.ggml.pre");
+  if (name) return *name;
+  warnings.emplace_back(
+      "key 'tokenizer.ggml.pre' is missing: text is cut by GPT-2's rule, which may not be this model's");
+  return "default";
+}
+
+std::optional<TokenId> read_id(const GgufMetadata& metadata, std::string_view name, std::size_t num_tokens) {
+  const std::string key = fmt::format("tokenizer.ggml.{}_token_id", name);
+  const auto id = metadata.get<std::uint32_t>(key);
+  if (!id) return std::nullopt;
+  if (*id >= num_tokens) {
+    throw InvalidFile(fmt::format("key '{}' is {}, the vocabulary has {} tokens", key, *id, num_tokens));
+  }
+  return static_cast<TokenId>(*id);
+}
+
+}  // namespace
+
+TokenizerData read_tokenizer_gguf(const GgufMetadata& metadata) {
+  TokenizerData data;
+  data.model = read_model(metadata);
+  data.tokens = read_strings(metadata.require<std::vector<std::string_view>>("tokenizer.ggml.tokens"));
+  const std::size_t num_tokens = data.tokens.size();
+  if (num_tokens == 0) throw InvalidFile("key 'tokenizer.ggml.tokens' is empty");
+  data.types = read_types(metadata, num_tokens, data.warnings);
+  data.pre = read_pre(metadata, data.warnings);
+  const PreTokenizer pre(data.pre);
+  data.takes_whole_tokens = pre.takes_whole_tokens();
+  data.merges = read_strings(metadata.require<std::vector<std::string_view>>("tokenizer.ggml.merges"));
+  data.bos = read_id(metadata, "bos", num_tokens);
+  data.eos = read_id(metadata, "eos", num_tokens);
+  data.eot = read_id(metadata, "eot", num_tokens);
+  data.eom = read_id(metadata, "eom", num_tokens);
+  data.unknown = read_id(metadata, "unknown", num_tokens);
+  data.padding = read_id(metadata, "padding", num_tokens);
+  data.add_bos = metadata.get_or("tokenizer.ggml.add_bos_token", pre.adds_bos_by_default());
+  data.add_eos = metadata.get_or("tokenizer.ggml.add_eos_token", false);
+  if (data.add_bos && !data.bos) {
+    throw InvalidFile("key 'tokenizer.ggml.bos_token_id' is missing, the model asks for BOS");
+  }
+  if (data.add_eos && !data.eos) {
+    throw InvalidFile("key 'tokenizer.ggml.eos_token_id' is missing, the model asks for EOS");
+  }
+  data.chat_template = metadata.get<std::string>("tokenizer.chat_template");
+  return data;
+}
+
+void TokenizerData::pad_to(std::size_t size) {
+  for (std::size_t i = 0; tokens.size() < size; ++i) {
+    tokens.push_back(fmt::format("[PAD{}]", i));
+    types.push_back(TokenType::unused);
+    if (!scores.empty()) scores.push_back(0);
+  }
+}
+
+}  // namespace ops_transformer::llm
