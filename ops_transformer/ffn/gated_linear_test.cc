@@ -85,10 +85,10 @@ TYPED_TEST(GatedLinear, MatchesReferenceAtEveryLevel) {
 // Weights of GGUF blocks: the exact path against float64 over the dequantised weights; the fast one against the same
 // sums out of two calls of linear, to the bit before the product's rounding.
 TEST(GatedLinearQuantised, MatchesReferenceAtEveryLevel) {
-  constexpr std::int64_t kRows = 7, kOutputs = 40, kInputs = 96;
+  constexpr std::int64_t kRows = 7, kOutputs = 40, kInputs = 256;
   for (Isa isa : supported_isas()) {
     Context context({.num_threads = 2, .isa = isa});
-    for (DType dtype : {DType::q4_0, DType::q4_1, DType::q8_0}) {
+    for (DType dtype : reference::kQuantisedTypes) {
       SCOPED_TRACE(testing::Message() << isa_name(isa) << " " << dtype_name(dtype));
       test::Random random(19);
       const DTypeInfo& info = dtype_info(dtype);
@@ -99,9 +99,11 @@ TEST(GatedLinearQuantised, MatchesReferenceAtEveryLevel) {
       std::vector<double> values[2];
       for (auto* weights : {&gate, &up}) {
         for (std::size_t i = 0; i < weights->size(); ++i) {
-          const bool scale = i % info.block_bytes < (dtype == DType::q4_1 ? 4 : 2);
+          const int at = int(i % info.block_bytes);
+          const auto [scale, minimum] = reference::halves_of_block(dtype);
           // The high bytes of the scales keep them near 0.01; the rest is any code.
-          (*weights)[i] = std::byte(scale && i % 2 == 1 ? 0x20 : random.integer(0, 255));
+          const bool high = at == scale + 1 || (minimum >= 0 && at == minimum + 1);
+          (*weights)[i] = std::byte(high ? 0x20 : random.integer(0, 255));
         }
         for (std::size_t r = 0; r < kOutputs; ++r) {
           for (double v : reference::dequantise_row(dtype, weights->data() + r * row_bytes, kInputs))

@@ -7,23 +7,10 @@
 
 #include "ops_transformer/base/float16.h"
 #include "ops_transformer/base/validate.h"
+#include "ops_transformer/gemm/quantised_weights.h"
 
 namespace ops_transformer {
 namespace {
-
-float half_at(const std::uint8_t* p) noexcept {
-  Float16 half;
-  std::memcpy(&half, p, sizeof half);
-  return to_float(half);
-}
-
-// Nibble j of a block is element j in its low and element j + 16 in its high half.
-void dequantise_nibbles(const std::uint8_t* codes, float scale, float zero, float offset, float* out) noexcept {
-  for (int j = 0; j < 16; ++j) {
-    out[j] = scale * (float(codes[j] & 15) - zero) + offset;
-    out[j + 16] = scale * (float(codes[j] >> 4) - zero) + offset;
-  }
-}
 
 template <class T>
 void widen(const void* rows, std::int64_t n, float* out) noexcept {
@@ -32,6 +19,21 @@ void widen(const void* rows, std::int64_t n, float* out) noexcept {
     T value;
     std::memcpy(&value, bytes + i * std::int64_t(sizeof(T)), sizeof(T));
     out[i] = to_float(value);
+  }
+}
+
+// Scale times sub-scale times code has at most 24 significant bits: the sum with a minimum is the only rounding.
+void dequantise_block(const WeightForm& form, const WeightBlock& block, float* out) noexcept {
+  std::uint8_t codes[256];
+  std::memcpy(codes, block.codes, std::size_t(form.block_len));
+  float scale = to_float(block.scale), minimum = form.has_minimum ? to_float(block.minimum) : 0.0f;
+  for (int sub = 0; sub < form.num_subs(); ++sub) {
+    const float sub_scale = form.sub_scale_bits ? scale * float(block.sub_scales[sub]) : scale;
+    const float sub_minimum = form.sub_scale_bits ? minimum * float(block.sub_minima[sub]) : minimum;
+    for (int i = sub * form.sub_len; i < (sub + 1) * form.sub_len; ++i) {
+      const float value = sub_scale * float(int(codes[i]) - form.zero);
+      out[i] = form.has_minimum ? value + sub_minimum : value;  // 0 more would lose the sign of -0
+    }
   }
 }
 
@@ -46,20 +48,16 @@ void dequantise_rows(DType dtype, const void* rows, std::int64_t num_elements, f
   if (dtype == DType::f32) return widen<float>(rows, num_elements, out);
   if (dtype == DType::bf16) return widen<BFloat16>(rows, num_elements, out);
   if (dtype == DType::f16) return widen<Float16>(rows, num_elements, out);
-  if (dtype != DType::q4_0 && dtype != DType::q4_1 && dtype != DType::q8_0) {
+  if (!is_block_quantised(dtype)) {
     invalid("dequantise_rows",
-            fmt::format("dtype is {}, must be f32, bf16, f16, q4_0, q4_1 or q8_0", dtype_name(dtype)));
+            fmt::format("dtype is {}, must be f32, bf16, f16 or block-quantised", dtype_name(dtype)));
   }
-  const auto* block = static_cast<const std::uint8_t*>(rows);
-  for (std::int64_t i = 0; i < num_elements; i += block_len, block += dtype_info(dtype).block_bytes) {
-    const float scale = half_at(block);
-    if (dtype == DType::q4_0) {
-      dequantise_nibbles(block + 2, scale, 8.0f, 0.0f, out + i);
-    } else if (dtype == DType::q4_1) {
-      dequantise_nibbles(block + 4, scale, 0.0f, half_at(block + 2), out + i);
-    } else {
-      for (int j = 0; j < 32; ++j) out[i + j] = scale * float(std::int8_t(block[2 + j]));
-    }
+  const WeightForm form = weight_form(dtype);
+  const auto* bytes = static_cast<const std::byte*>(rows);
+  WeightBlock block{};
+  for (std::int64_t i = 0; i < num_elements; i += block_len, bytes += dtype_info(dtype).block_bytes) {
+    read_block(dtype, bytes, block);
+    dequantise_block(form, block, out + i);
   }
 }
 

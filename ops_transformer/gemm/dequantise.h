@@ -8,8 +8,8 @@
 
 namespace ops_transformer {
 
-/// The floats that contiguous rows of a GGUF tensor stand for: blocks of 32 of q4_0 (d (q - 8)), q4_1 (d q + m) and
-/// q8_0 (d q), d and m in f16; or f32, bf16, f16 as they are. Each value is rounded once, to f32.
+/// The floats that contiguous rows of a GGUF tensor stand for: any of its block-quantised types, bit for bit what
+/// PyPI's `gguf` gives; or f32, bf16, f16 as they are. Each value is rounded at most once, to f32.
 ///
 /// rows  num_elements of `dtype`, no alignment needed
 /// out   [num_elements] f32

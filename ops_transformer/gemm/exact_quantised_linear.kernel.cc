@@ -8,6 +8,7 @@ namespace ops_transformer::OPS_TRANSFORMER_ISA {
 namespace {
 
 #include "ops_transformer/gemm/tile_engine.inl.h"
+#include "ops_transformer/gemm/unpack_weights.inl.h"
 
 // Two tiles of 128 inputs as floats: 16 KB, half of the smallest L1.
 constexpr int kPanelTiles = 2;
@@ -15,32 +16,22 @@ constexpr int kPanelInputs = 128;
 constexpr int kPanelStride = kPanelTiles * kTileOutputs;
 constexpr int kVectorsOfTile = kTileOutputs / kLanes;
 
-OPS_TRANSFORMER_INLINE I32 load_codes(const std::byte* p) noexcept {
-  I32 v;
-  __builtin_memcpy(&v, p, sizeof v);
-  return v;
-}
-
-// One block of a tile to floats, [32 inputs][kPanelStride]. scale * code is exact, so a minimum adds the only rounding.
+// 32 inputs of a tile to floats, [32][kPanelStride]: those that begin at `first`, counted from the tile's block on.
+// scale * code is exact, so a minimum adds the only rounding.
 template <DType kWeights>
-void expand_block(const std::byte* block, float* panel) noexcept {
-  constexpr bool kBytes = kWeights == DType::q8_0;
-  constexpr int kZero = kBytes ? 128 : kWeights == DType::q4_0 ? 8 : 0;
-  constexpr int kMask = kBytes ? 255 : 15;
-  constexpr int kGroups = int(packed_codes_bytes(kWeights)) / 64;
+void expand(const std::byte* block, int first, float* panel) noexcept {
+  constexpr WeightForm kForm = weight_form(kWeights);
+  const std::byte* codes = block + first / kQuantBlockLen * kForm.codes_bytes();
   for (int v = 0; v < kVectorsOfTile; ++v) {
-    const auto* halves = reinterpret_cast<const Float16*>(block + packed_codes_bytes(kWeights)) + v * kLanes;
-    const F32 scale = load(halves);
-    const F32 minimum = kWeights == DType::q4_1 ? load(halves + kTileOutputs) : F32{};
-    for (int g = 0; g < kGroups; ++g) {
-      const I32 codes = load_codes(block + g * 64 + v * kVectorBytes);
-      for (int j = 0; j < 4; ++j) {
-        float* to = panel + (4 * g + j) * kPanelStride + v * kLanes;
-        const I32 low = ((codes >> (8 * j)) & kMask) - kZero;
-        store(to, scale * __builtin_convertvector(low, F32) + minimum);
-        if constexpr (!kBytes) {
-          const I32 high = ((codes >> (8 * j + 4)) & kMask) - kZero;
-          store(to + 16 * kPanelStride, scale * __builtin_convertvector(high, F32) + minimum);
+    for (int i = 0; i < kQuantBlockLen; i += kForm.sub_len) {
+      const ScaleAndMinimum by = unpack_scales<kWeights>(block, (first + i) / kForm.sub_len, v);
+#pragma GCC unroll 8
+      for (int g = i / 4; g < (i + kForm.sub_len) / 4; ++g) {
+        const I32 four = unpack_codes<kWeights>(codes, g, v);
+        for (int j = 0; j < 4; ++j) {
+          const I32 code = ((four >> (8 * j)) & 255) - kForm.zero;
+          store(panel + (4 * g + j) * kPanelStride + v * kLanes,
+                by.scale * __builtin_convertvector(code, F32) + by.minimum);
         }
       }
     }
@@ -49,6 +40,7 @@ void expand_block(const std::byte* block, float* panel) noexcept {
 
 template <DType kWeights>
 void multiply(const MultiplyArgs& args, const MultiplyRange& range, float* sums) noexcept {
+  constexpr WeightForm kForm = weight_form(kWeights);
   alignas(64) float panel[kPanelInputs * kPanelStride];
   const std::int64_t num_rows = range.last_row - range.first_row;
   const std::byte* x = args.x + (range.first_row - args.x_first_row) * args.x_row_bytes;
@@ -57,10 +49,11 @@ void multiply(const MultiplyArgs& args, const MultiplyRange& range, float* sums)
     for (std::int64_t first = 0; first < args.num_inputs; first += kPanelInputs) {
       const std::int64_t inputs = args.num_inputs - first < kPanelInputs ? args.num_inputs - first : kPanelInputs;
       for (int t = 0; t < num_tiles; ++t) {
-        const std::byte* block = args.weights + (tile + t) * args.tile_bytes +
-                                 first / kQuantBlockLen * std::int64_t(packed_block_bytes(kWeights));
-        for (std::int64_t i = 0; i < inputs; i += kQuantBlockLen, block += packed_block_bytes(kWeights))
-          expand_block<kWeights>(block, panel + i * kPanelStride + t * kTileOutputs);
+        const std::byte* blocks = args.weights + (tile + t) * args.tile_bytes;
+        for (std::int64_t i = 0; i < inputs; i += kQuantBlockLen) {
+          const std::byte* block = blocks + (first + i) / kForm.block_len * kForm.block_bytes();
+          expand<kWeights>(block, int((first + i) % kForm.block_len), panel + i * kPanelStride + t * kTileOutputs);
+        }
       }
       const TileStart start = first == 0 ? TileStart::zero : TileStart::add;
       const int vectors = num_tiles * kVectorsOfTile;
@@ -87,8 +80,29 @@ void multiply_exact_q4_0(const MultiplyArgs& args, const MultiplyRange& range, f
 void multiply_exact_q4_1(const MultiplyArgs& args, const MultiplyRange& range, float* sums) noexcept {
   multiply<DType::q4_1>(args, range, sums);
 }
+void multiply_exact_q5_0(const MultiplyArgs& args, const MultiplyRange& range, float* sums) noexcept {
+  multiply<DType::q5_0>(args, range, sums);
+}
+void multiply_exact_q5_1(const MultiplyArgs& args, const MultiplyRange& range, float* sums) noexcept {
+  multiply<DType::q5_1>(args, range, sums);
+}
 void multiply_exact_q8_0(const MultiplyArgs& args, const MultiplyRange& range, float* sums) noexcept {
   multiply<DType::q8_0>(args, range, sums);
+}
+void multiply_exact_q2_k(const MultiplyArgs& args, const MultiplyRange& range, float* sums) noexcept {
+  multiply<DType::q2_k>(args, range, sums);
+}
+void multiply_exact_q3_k(const MultiplyArgs& args, const MultiplyRange& range, float* sums) noexcept {
+  multiply<DType::q3_k>(args, range, sums);
+}
+void multiply_exact_q4_k(const MultiplyArgs& args, const MultiplyRange& range, float* sums) noexcept {
+  multiply<DType::q4_k>(args, range, sums);
+}
+void multiply_exact_q5_k(const MultiplyArgs& args, const MultiplyRange& range, float* sums) noexcept {
+  multiply<DType::q5_k>(args, range, sums);
+}
+void multiply_exact_q6_k(const MultiplyArgs& args, const MultiplyRange& range, float* sums) noexcept {
+  multiply<DType::q6_k>(args, range, sums);
 }
 
 }  // namespace ops_transformer::OPS_TRANSFORMER_ISA

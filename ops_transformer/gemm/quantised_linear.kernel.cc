@@ -49,7 +49,8 @@ void multiply_rows(const MultiplyArgs& args, std::int64_t first_row, std::int64_
   constexpr bool kBytes = kWeights == DType::q8_0;
   constexpr int kOffset = kBytes ? 128 : kWeights == DType::q4_0 ? 8 : 0;
   constexpr int kVectors = kNumTiles * kTileVectors;
-  constexpr int kGroups = int(packed_codes_bytes(kWeights)) / 64;
+  constexpr WeightForm kForm = weight_form(kWeights);
+  constexpr int kGroups = kForm.low_bits;
   const std::byte* x = args.x + (first_row - args.x_first_row) * args.x_row_bytes;
   const std::byte* weights = args.weights + first_tile * args.tile_bytes;
   F32 total[kNumRows][kVectors];
@@ -103,7 +104,7 @@ void multiply_rows(const MultiplyArgs& args, std::int64_t first_row, std::int64_
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
       const std::byte* halves =
-          weights + v / kTileVectors * args.tile_bytes + packed_codes_bytes(kWeights) + v % kTileVectors * kLanes * 2;
+          weights + v / kTileVectors * args.tile_bytes + kForm.scales_at() + v % kTileVectors * kLanes * 2;
       const F32 scale = load_halves(halves);
       const F32 minimum = kWeights == DType::q4_1 ? load_halves(halves + 32) : F32{};
 #pragma GCC unroll 8
@@ -116,7 +117,7 @@ void multiply_rows(const MultiplyArgs& args, std::int64_t first_row, std::int64_
       }
     }
     x += sizeof(QuantisedBlock);
-    weights += packed_block_bytes(kWeights);
+    weights += kForm.block_bytes();
   }
 #pragma GCC unroll 8
   for (int r = 0; r < kNumRows; ++r) {

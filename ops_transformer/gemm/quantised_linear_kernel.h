@@ -15,6 +15,13 @@ OPS_TRANSFORMER_KERNEL(multiply_q8_0, MultiplyFn, generic, avx2, avx2_vnni, avx5
 /// Rows of f32 by the values that the weights stand for: f32 products, one chain in the order of the inputs.
 OPS_TRANSFORMER_KERNEL(multiply_exact_q4_0, MultiplyFn, generic, avx2, avx512)
 OPS_TRANSFORMER_KERNEL(multiply_exact_q4_1, MultiplyFn, generic, avx2, avx512)
+OPS_TRANSFORMER_KERNEL(multiply_exact_q5_0, MultiplyFn, generic, avx2, avx512)
+OPS_TRANSFORMER_KERNEL(multiply_exact_q5_1, MultiplyFn, generic, avx2, avx512)
 OPS_TRANSFORMER_KERNEL(multiply_exact_q8_0, MultiplyFn, generic, avx2, avx512)
+OPS_TRANSFORMER_KERNEL(multiply_exact_q2_k, MultiplyFn, generic, avx2, avx512)
+OPS_TRANSFORMER_KERNEL(multiply_exact_q3_k, MultiplyFn, generic, avx2, avx512)
+OPS_TRANSFORMER_KERNEL(multiply_exact_q4_k, MultiplyFn, generic, avx2, avx512)
+OPS_TRANSFORMER_KERNEL(multiply_exact_q5_k, MultiplyFn, generic, avx2, avx512)
+OPS_TRANSFORMER_KERNEL(multiply_exact_q6_k, MultiplyFn, generic, avx2, avx512)
 
 }  // namespace ops_transformer

@@ -16,24 +16,90 @@ double half(const unsigned char* p) {
   return bits & 0x8000 ? -magnitude : magnitude;
 }
 
+// Scale or minimum `i` of the eight of Q4_K and Q5_K: six bits each, the last four with their upper two bits elsewhere.
+int six_bits(const unsigned char* p, int i, bool minimum) {
+  if (i < 4) return p[i + 4 * minimum] & 63;
+  return (minimum ? p[i + 4] >> 4 : p[i + 4] & 15) | p[i - 4 + 4 * minimum] >> 6 << 4;
+}
+
+// Element j of a block.
+double element(DType dtype, const unsigned char* p, int j) {
+  const int bit = j % 256 / 128 * 4 + j % 128 / 32;  // run of 32 elements, of eight in a block of 256
+  const auto nibble = [j](const unsigned char* codes) { return j < 16 ? codes[j] % 16 : codes[j - 16] / 16; };
+  const auto run_nibble = [j](const unsigned char* codes) {
+    return codes[j / 64 * 32 + j % 32] >> j / 32 % 2 * 4 & 15;
+  };
+  const auto pair = [j](const unsigned char* codes) { return codes[j / 128 * 32 + j % 32] >> j / 32 % 4 * 2 & 3; };
+  switch (dtype) {
+    case DType::q4_0:
+      return half(p) * (nibble(p + 2) - 8);
+    case DType::q4_1:
+      return half(p) * nibble(p + 4) + half(p + 2);
+    case DType::q5_0:
+      return half(p) * (nibble(p + 6) + (p[2 + j / 8] >> j % 8 & 1) * 16 - 16);
+    case DType::q5_1:
+      return half(p) * (nibble(p + 8) + (p[4 + j / 8] >> j % 8 & 1) * 16) + half(p + 2);
+    case DType::q8_0:
+      return half(p) * static_cast<signed char>(p[2 + j]);
+    case DType::q2_k:
+      return half(p + 80) * (p[j / 16] & 15) * pair(p + 16) - half(p + 82) * (p[j / 16] >> 4);
+    case DType::q3_k: {
+      const int i = j / 16, scale = (p[96 + i % 8] >> i / 8 * 4 & 15) | (p[104 + i % 4] >> i / 4 * 2 & 3) << 4;
+      return half(p + 108) * (scale - 32) * (pair(p + 32) - ((p[j % 32] >> bit & 1) ? 0 : 4));
+    }
+    case DType::q4_k:
+      return half(p) * six_bits(p + 4, bit, false) * run_nibble(p + 16) - half(p + 2) * six_bits(p + 4, bit, true);
+    case DType::q5_k:
+      return half(p) * six_bits(p + 4, bit, false) * (run_nibble(p + 48) + (p[16 + j % 32] >> bit & 1) * 16) -
+             half(p + 2) * six_bits(p + 4, bit, true);
+    default: {  // q6_k
+      const int low = p[j / 128 * 64 + j % 64] >> j / 64 % 2 * 4 & 15;
+      return half(p + 208) * static_cast<signed char>(p[192 + j / 16]) * (low + pair(p + 128) * 16 - 32);
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<double> dequantise_row(DType dtype, const void* row, std::int64_t num_elements) {
   const auto* bytes = static_cast<const unsigned char*>(row);
+  const DTypeInfo& info = dtype_info(dtype);
   std::vector<double> out;
-  for (std::int64_t i = 0; i < num_elements; ++i) {
-    const std::int64_t block = i / 32, j = i % 32;
-    if (dtype == DType::q8_0) {
-      const unsigned char* p = bytes + block * 34;
-      out.push_back(half(p) * static_cast<signed char>(p[2 + j]));
-    } else {
-      const unsigned char* p = bytes + block * (dtype == DType::q4_0 ? 18 : 20);
-      const unsigned char* codes = p + (dtype == DType::q4_0 ? 2 : 4);
-      const int code = j < 16 ? codes[j] % 16 : codes[j - 16] / 16;
-      out.push_back(dtype == DType::q4_0 ? half(p) * (code - 8) : half(p) * code + half(p + 2));
-    }
-  }
+  for (std::size_t i = 0; i < std::size_t(num_elements); ++i)
+    out.push_back(element(dtype, bytes + i / info.block_len * info.block_bytes, int(i % info.block_len)));
   return out;
+}
+
+HalvesOfBlock halves_of_block(DType dtype) {
+  switch (dtype) {
+    case DType::q4_1:
+    case DType::q5_1:
+    case DType::q4_k:
+    case DType::q5_k:
+      return {0, 2};
+    case DType::q2_k:
+      return {80, 82};
+    case DType::q3_k:
+      return {108, -1};
+    case DType::q6_k:
+      return {208, -1};
+    default:
+      return {0, -1};
+  }
+}
+
+void set_sub_scales_to_one(DType dtype, void* block) {
+  auto* p = static_cast<unsigned char*>(block);
+  if (dtype == DType::q2_k) std::fill_n(p, 16, 0x11);
+  if (dtype == DType::q3_k) {
+    std::fill_n(p + 96, 8, 0x11);
+    std::fill_n(p + 104, 4, 0xaa);
+  }
+  if (dtype == DType::q4_k || dtype == DType::q5_k) {
+    std::fill_n(p + 4, 8, 1);
+    std::fill_n(p + 12, 4, 0x11);
+  }
+  if (dtype == DType::q6_k) std::fill_n(p + 192, 16, 1);
 }
 
 QuantisedRow quantise_row(const std::vector<float>& x) {

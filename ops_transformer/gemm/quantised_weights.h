@@ -5,22 +5,74 @@
 #include <cstdint>
 
 #include "ops_transformer/base/dtype.h"
+#include "ops_transformer/base/float16.h"
 
 namespace ops_transformer {
 
-// Quantised weights as the kernels read them: a tile of 16 outputs is its blocks of 32 inputs one after the other, each
-// as large as the 16 blocks of the file that it holds:
-//   q4_0, q4_1  256 B of nibbles: 32-bit word [4 groups z of inputs][output], low nibbles 4z…, high nibbles 16 + 4z…
-//   q8_0        512 B of code + 128: 32-bit word [8 groups of inputs][output]
-//   then 16 f16 scales, and for q4_1 16 f16 minima.
-inline constexpr int kQuantBlockLen = 32;
+inline constexpr int kQuantBlockLen = 32;  // inputs that share a scale of the activations
 
-constexpr std::size_t packed_codes_bytes(DType dtype) noexcept { return dtype == DType::q8_0 ? 512 : 256; }
-constexpr std::size_t packed_block_bytes(DType dtype) noexcept {
-  return packed_codes_bytes(dtype) + (dtype == DType::q4_1 ? 64 : 32);
+/// A quantised type as data. A weight is scale * sub_scale * (code - zero) + minimum * sub_minimum: scale and minimum
+/// are f16, one for block_len inputs; the sub-scales are small integers, one for sub_len inputs (none: they are 1).
+struct WeightForm {
+  int low_bits, high_bits;  // of a code, stored apart
+  int zero;                 // the code of 0 where there are no minima
+  bool has_minimum;
+  int block_len, sub_len;
+  int sub_scale_bits;  // as stored: 0 none, 4 scale and minimum in one byte, 8 a byte each
+
+  constexpr int code_bits() const { return low_bits + high_bits; }
+  constexpr int num_subs() const { return block_len / sub_len; }
+
+  // Packed, a tile of 16 outputs is its blocks one after the other, and a block:
+  //   for each 32 inputs a plane of the low bits, then one of the high bits. A plane of n bits is n * 64 B: words
+  //     [n][output]; the four codes of group g (inputs 4g…) are in word g % n from bit g / n * n of each byte on
+  //   sub-scales [num_subs][output], sub-minima likewise
+  //   f16 scales [output], f16 minima [output]
+  constexpr int codes_bytes() const { return 64 * code_bits(); }  // of 32 inputs
+  constexpr int sub_scales_at() const { return block_len / kQuantBlockLen * codes_bytes(); }
+  constexpr int sub_minima_at() const { return sub_scales_at() + (sub_scale_bits ? 16 * num_subs() : 0); }
+  constexpr int scales_at() const {
+    return sub_minima_at() + (has_minimum && sub_scale_bits == 8 ? 16 * num_subs() : 0);
+  }
+  constexpr int block_bytes() const { return scales_at() + (has_minimum ? 64 : 32); }
+};
+
+constexpr WeightForm weight_form(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::q4_0:
+      return {4, 0, 8, false, 32, 32, 0};
+    case DType::q4_1:
+      return {4, 0, 0, true, 32, 32, 0};
+    case DType::q5_0:
+      return {4, 1, 16, false, 32, 32, 0};
+    case DType::q5_1:
+      return {4, 1, 0, true, 32, 32, 0};
+    case DType::q2_k:
+      return {2, 0, 0, true, 256, 16, 4};
+    case DType::q3_k:
+      return {2, 1, 4, false, 256, 16, 8};
+    case DType::q4_k:
+      return {4, 0, 0, true, 256, 32, 8};
+    case DType::q5_k:
+      return {4, 1, 0, true, 256, 32, 8};
+    case DType::q6_k:
+      return {4, 2, 32, false, 256, 16, 8};
+    default:
+      return {8, 0, 128, false, 32, 32, 0};  // q8_0, its codes shifted to 0…255
+  }
 }
 
+/// A block of a GGUF tensor taken apart.
+struct WeightBlock {
+  std::uint32_t codes[64];  // a byte each, in the order of the inputs
+  std::int8_t sub_scales[16], sub_minima[16];
+  Float16 scale, minimum;
+};
+/// Reads the parts that the type has; any bytes are a valid block.
+void read_block(DType dtype, const std::byte* bytes, WeightBlock& block) noexcept;
+
 struct WeightFormat;
-extern const WeightFormat kQ4_0Weights, kQ4_1Weights, kQ8_0Weights;
+extern const WeightFormat kQ4_0Weights, kQ4_1Weights, kQ5_0Weights, kQ5_1Weights, kQ8_0Weights, kQ2_KWeights,
+    kQ3_KWeights, kQ4_KWeights, kQ5_KWeights, kQ6_KWeights;
 
 }  // namespace ops_transformer

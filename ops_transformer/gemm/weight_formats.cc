@@ -9,8 +9,9 @@
 namespace ops_transformer {
 namespace {
 
-constexpr std::array<const WeightFormat*, 6> kFormats = {&kF32Weights,  &kBf16Weights, &kF16Weights,
-                                                         &kQ4_0Weights, &kQ4_1Weights, &kQ8_0Weights};
+constexpr std::array<const WeightFormat*, 13> kFormats = {
+    &kF32Weights,  &kBf16Weights, &kF16Weights,  &kQ4_0Weights, &kQ4_1Weights, &kQ5_0Weights, &kQ5_1Weights,
+    &kQ8_0Weights, &kQ2_KWeights, &kQ3_KWeights, &kQ4_KWeights, &kQ5_KWeights, &kQ6_KWeights};
 
 }  // namespace
 
