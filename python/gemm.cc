@@ -13,6 +13,7 @@
 
 #include "ops_transformer/base/validate.h"
 #include "ops_transformer/ffn/gated_linear.h"
+#include "ops_transformer/gemm/dequantise.h"
 #include "ops_transformer/gemm/linear.h"
 #include "ops_transformer/gemm/packed_weights.h"
 #include "python/array.h"
@@ -59,6 +60,24 @@ ConstTensorView as_weight(std::string_view name, const ConstTensorView& array,
           type,
           {array.size(0), array.size(1) / block_bytes * block_len},
           {array.stride(0) / block_bytes * block_len, 1}};
+}
+
+ArrayOfKind run_dequantise(const ArrayOfKind& blocks, const std::string& dtype, const std::optional<ArrayOfKind>& out) {
+  constexpr std::string_view kOp = "dequantise";
+  const Input input = import_input(kOp, "blocks", blocks);
+  const ConstTensorView rows = as_weight("blocks", input.view, dtype);
+  const Output result = output_or_new(kOp, "out", out, input, DType::f32, rows.shape());
+  check_same_shape(kOp, "out", result.view, rows.shape());
+  check_dtype(kOp, "out", result.view, {DType::f32});
+  check_rows(kOp, "out", result.view);
+  {
+    const nb::gil_scoped_release released;
+    for (std::int64_t r = 0; r < rows.size(0); ++r) {
+      dequantise_rows(rows.dtype(), input.view.as<std::byte>() + r * input.view.stride(0), rows.size(1),
+                      result.view.as<float>() + r * result.view.stride(0));
+    }
+  }
+  return ArrayOfKind(result.source);
 }
 
 void construct_weights(PackedWeights* self, const ArrayArgument& weight, const std::optional<std::string>& dtype,
@@ -146,8 +165,9 @@ ArrayOfKind run_gated_linear(const ArrayOfKind& x, const PackedWeights& gate_up,
 void bind_gemm(nb::module_& module) {
   nb::class_<PackedWeights>(module, "PackedWeights", R"(Weights of a matmul in the order in which its kernels read them.
 
-weight [num_outputs, num_inputs] f32, bf16 or f16; or, with dtype 'q4_0', 'q4_1' or 'q8_0', its rows
-of GGUF blocks as uint8 [num_outputs, bytes of a row]. Immutable; any number of threads may use one.)")
+weight [num_outputs, num_inputs] f32, bf16 or f16; or, with dtype 'q4_0', 'q4_1', 'q5_0', 'q5_1',
+'q8_0', 'q2_k', 'q3_k', 'q4_k', 'q5_k' or 'q6_k', its rows of GGUF blocks as uint8 [num_outputs, bytes
+of a row]. Immutable; any number of threads may use one.)")
       .def("__init__", &construct_weights, "weight"_a, "dtype"_a = nb::none(), "context"_a = nb::none())
       .def_static("stack", &stack, "weights"_a, "dtype"_a = nb::none(), "context"_a = nb::none(),
                   "Weights one below the other, q, k and v in one matmul; all but the last have a multiple of 16 "
@@ -159,6 +179,11 @@ of GGUF blocks as uint8 [num_outputs, bytes of a row]. Immutable; any number of 
       .def_prop_ro("num_inputs", &PackedWeights::num_inputs)
       .def_prop_ro("num_gated_outputs", &PackedWeights::num_gated_outputs, "Of gate_up; else 0.")
       .def_prop_ro("nbytes", &PackedWeights::bytes);
+  module.def("dequantise", &run_dequantise, "blocks"_a, "dtype"_a, "out"_a = nb::none(),
+             R"(The values that GGUF blocks stand for, bit for bit those of gguf.dequantize.
+
+blocks uint8 [rows, bytes of a row], dtype their type ('q4_k', as for PackedWeights); out
+[rows, elements of a row] f32.)");
   module.def("linear", &run_linear, "x"_a, "weights"_a, "bias"_a = nb::none(), "activation"_a = "none",
              "residual"_a = nb::none(), "out"_a = nb::none(), nb::kw_only(), "exact"_a = false,
              "context"_a = nb::none(),

@@ -19,8 +19,9 @@ class OPS_TRANSFORMER_API PackedWeights {
  public:
   PackedWeights() = default;
 
-  /// parts   each [num_outputs_i, num_inputs] f32 | bf16 | f16 | q4_0 | q4_1 | q8_0, all of one dtype, rows contiguous;
-  ///         stacked along the outputs (q, k and v in one matmul); num_outputs_i % 16 == 0 for all but the last
+  /// parts   each [num_outputs_i, num_inputs] f32 | bf16 | f16 | any block-quantised type, all of one dtype, rows
+  ///         contiguous; stacked along the outputs (q, k and v in one matmul); num_outputs_i % 16 == 0 for all but the
+  ///         last
   /// memory  where to pack, 64-byte aligned, at least packed_bytes; it must outlive the object. Empty: own memory
   /// Throws InvalidArgument.
   static PackedWeights pack(Context& context, std::span<const ConstTensorView> parts, std::span<std::byte> memory = {});

@@ -10,20 +10,73 @@ from hypothesis import strategies as st
 import ops_transformer as ops
 
 ACTIVATIONS = ["none", "relu", "silu", "gelu_tanh", "gelu_erf"]
-QUANTISED = ["q4_0", "q4_1", "q8_0"]
+QUANTISED = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0"]
+INT8 = ["q4_0", "q4_1", "q8_0"]  # multiplied by int8 activations
+# gguf reads these and writes none; where their blocks have f16 scales and minima.
+HALVES_OF_K = {"q2_k": [80, 82], "q3_k": [108], "q4_k": [0, 2], "q5_k": [0, 2], "q6_k": [208]}
+
+
+def gguf_type(dtype):
+    """The type, elements of a block, bytes of a block."""
+    kind = gguf.GGMLQuantizationType[dtype[:2].upper() + dtype[2:].upper()]
+    return kind, *gguf.GGML_QUANT_SIZES[kind]
 
 
 def quantise(weight, dtype):
-    """GGUF blocks of a weight, and the values that they stand for."""
-    kind = gguf.GGMLQuantizationType[dtype.upper()]
-    blocks = gguf.quants.quantize(weight, kind)
+    """GGUF blocks of a weight, and the values that they stand for. K types: any codes, small scales."""
+    kind, block_len, block_bytes = gguf_type(dtype)
+    if dtype in HALVES_OF_K:
+        rng = np.random.default_rng(weight.size)
+        blocks = rng.integers(0, 256, (*weight.shape[:-1], weight.shape[-1] // block_len, block_bytes), np.uint8)
+        for at in HALVES_OF_K[dtype]:
+            halves = (0.003 * rng.standard_normal((*blocks.shape[:-1], 1))).astype(np.float16)
+            blocks[..., at : at + 2] = halves.view(np.uint8)
+        blocks = blocks.reshape(*weight.shape[:-1], -1)
+    else:
+        blocks = gguf.quants.quantize(weight, kind)
     return blocks, gguf.quants.dequantize(blocks, kind)
+
+
+@pytest.mark.parametrize("dtype", QUANTISED + list(HALVES_OF_K))
+def test_dequantise_gives_the_bits_of_gguf(dtype, rng):
+    kind, block_len, block_bytes = gguf_type(dtype)
+    random = rng.integers(0, 256, (200, 5 * block_bytes), np.uint8)  # NaN and infinite scales among them
+    quantised, _ = quantise(rng.standard_normal((3, 4 * block_len), np.float32), dtype)
+    for blocks in (random, quantised):
+        with np.errstate(invalid="ignore", over="ignore"):
+            expected = gguf.quants.dequantize(blocks, kind)
+        values = ops.dequantise(blocks, dtype)
+        nan = np.isnan(expected)
+        np.testing.assert_array_equal(np.isnan(values), nan)
+        np.testing.assert_array_equal(values.view(np.uint32)[~nan], expected.view(np.uint32)[~nan])
+    out = np.empty((3, 5 * block_len), np.float32)[:, : 4 * block_len]
+    assert ops.dequantise(quantised, dtype, out) is out
+    np.testing.assert_array_equal(out, values)
+    # The exact product with a unit vector is the value too, out of the packed form.
+    packed = ops.PackedWeights(quantised, dtype)
+    assert packed.nbytes <= 1.1 * 16 / 3 * quantised.nbytes
+    unit = np.eye(4 * block_len, dtype=np.float32)
+    np.testing.assert_array_equal(ops.linear(unit, packed, exact=True), values.T)
+
+
+def test_dequantise_checks_its_arguments():
+    blocks = np.zeros((2, 144), np.uint8)
+    for arguments, message in [
+        ((blocks, "f32"), "dtype is 'f32'"),
+        ((blocks[:, :143], "q4_k"), "whole blocks of 144 bytes"),
+        ((blocks[0], "q4_k"), "2 dimensions"),
+        ((blocks, "q4_k", np.zeros((2, 255), np.float32)), "out must be [2, 256]"),
+        ((blocks, "q4_k", np.zeros((2, 256), np.float16)), "out must be f32"),
+    ]:
+        with pytest.raises(ValueError) as error:
+            ops.dequantise(*arguments)
+        assert message in str(error.value)
 
 
 def as_kernels_see(x, dtype, exact):
     if not exact and dtype == "bf16":
         return x.astype(np.float32).astype(ml_dtypes.bfloat16)
-    if not exact and dtype in QUANTISED:
+    if not exact and dtype in INT8:
         return references.quantise_activations(x)
     return x
 
