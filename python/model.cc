@@ -159,7 +159,7 @@ void bind_config(nb::module_& module) {
   using llm::ModelConfig;
   nb::class_<ModelConfig>(module, "ModelConfig", "Sizes and constants of a decoder-only transformer.")
       .def_ro("architecture", &ModelConfig::architecture)
-      .def_ro("name", &ModelConfig::name)
+      .def_prop_ro("name", [](const ModelConfig& self) { return to_str(self.name); })
       .def_ro("num_layers", &ModelConfig::num_layers)
       .def_ro("hidden_size", &ModelConfig::hidden_size)
       .def_ro("intermediate_size", &ModelConfig::intermediate_size)

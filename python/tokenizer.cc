@@ -7,6 +7,7 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -72,7 +73,11 @@ special token is ever made from text.)")
       .def_prop_ro("bos", &Tokenizer::bos)
       .def_prop_ro("eos", &Tokenizer::eos)
       .def_prop_ro("pre_tokenizer", &Tokenizer::pre_tokenizer)
-      .def_prop_ro("chat_template", &Tokenizer::chat_template)
+      .def_prop_ro("chat_template",
+                   [](const Tokenizer& self) {
+                     const std::optional<std::string>& text = self.chat_template();
+                     return text ? std::optional(to_str(*text)) : std::nullopt;
+                   })
       .def_prop_ro("warnings", &Tokenizer::warnings, "What the file leaves open and was assumed.");
 }
 

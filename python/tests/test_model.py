@@ -205,6 +205,16 @@ def test_answers_outlive_the_model(model_path):
     assert generation.read() and tokenizer.encode("Once")
 
 
+def test_text_of_a_file_that_is_not_utf8(model_path, tmp_path):
+    data = bytearray(model_path.read_bytes())
+    for key in (b"general.name", b"tokenizer.chat_template"):
+        data[data.index(key) + len(key) + 4 + 8] = 0xFF  # type and length stand between key and text
+    path = tmp_path / "not_utf8.gguf"
+    path.write_bytes(data)
+    model = ops.Model.load(path)
+    assert model.config.name[0] == model.tokenizer.chat_template[0] == "\ufffd"
+
+
 def test_errors(fast, model_path, tmp_path):
     with pytest.raises(OSError, match="nowhere"):
         ops.Model.load("/nowhere")
