@@ -18,16 +18,6 @@ void check_option(const char* name, std::int64_t value, std::int64_t limit) {
   if (value < 1 || value > limit) invalid(kOp, fmt::format("{} is {}, must be from 1 to {}", name, value, limit));
 }
 
-std::size_t product(std::initializer_list<std::int64_t> factors) {
-  std::size_t result = 1;
-  for (std::int64_t factor : factors) {
-    if (__builtin_mul_overflow(result, std::size_t(factor), &result)) {
-      invalid(kOp, "the pool's size in bytes does not fit in 64 bits");
-    }
-  }
-  return result;
-}
-
 KvPoolOptions checked(KvPoolOptions options) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   if (options.value_dim == 0) options.value_dim = options.head_dim;
@@ -40,13 +30,25 @@ KvPoolOptions checked(KvPoolOptions options) {
   if (options.dtype != DType::f32 && options.dtype != DType::bf16) {
     invalid(kOp, fmt::format("dtype is {}, must be f32 or bf16", dtype_name(options.dtype)));
   }
+  // Of all layers, and a cache line for each of their planes: what layer_bytes and required_bytes compute is no more.
+  std::ptrdiff_t bytes = (options.head_dim + options.value_dim) * std::ptrdiff_t(element_bytes(options.dtype)) +
+                         2 * std::ptrdiff_t(kAlignment);
+  bool lost = false;
+  for (const std::int64_t factor : {options.num_pages, options.page_size, options.num_kv_heads, options.num_layers}) {
+    lost |= __builtin_mul_overflow(bytes, factor, &bytes);
+  }
+  if (lost) {
+    invalid(kOp, fmt::format("{} layers x {} pages x {} tokens x {} heads x {} + {} {} must have less than 2^63 bytes",
+                             options.num_layers, options.num_pages, options.page_size, options.num_kv_heads,
+                             options.head_dim, options.value_dim, dtype_name(options.dtype)));
+  }
   return options;
 }
 
 // Bytes of K (or V, by its dim) of one layer; each starts at a cache line.
 std::size_t plane_bytes(const KvPoolOptions& options, std::int64_t dim) {
-  return align_up(product(
-      {options.num_pages, options.num_kv_heads, options.page_size, dim, std::int64_t(element_bytes(options.dtype))}));
+  return align_up(std::size_t(options.num_pages * options.num_kv_heads * options.page_size * dim) *
+                  element_bytes(options.dtype));
 }
 
 std::size_t layer_bytes(const KvPoolOptions& options) {
@@ -57,7 +59,7 @@ std::size_t layer_bytes(const KvPoolOptions& options) {
 
 std::size_t KvPool::required_bytes(const KvPoolOptions& wanted) {
   const KvPoolOptions options = checked(wanted);
-  return product({options.num_layers, std::int64_t(layer_bytes(options))});
+  return std::size_t(options.num_layers) * layer_bytes(options);
 }
 
 KvPool::KvPool(const KvPoolOptions& options)

@@ -34,10 +34,10 @@ struct KvPages {
 /// twice. Not thread-safe; memory is mapped at once and paid for when first written.
 class OPS_TRANSFORMER_API KvPool {
  public:
-  /// Throws InvalidArgument (an option out of range), std::bad_alloc.
+  /// Throws InvalidArgument (an option out of range, or all together past 2^63 bytes), std::bad_alloc.
   explicit KvPool(const KvPoolOptions& options);
 
-  /// Bytes that a pool with these options maps.
+  /// Bytes that a pool with these options maps. Throws InvalidArgument.
   static std::size_t required_bytes(const KvPoolOptions& options);
 
   const KvPoolOptions& options() const noexcept { return options_; }

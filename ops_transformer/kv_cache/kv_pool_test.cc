@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <limits>
 #include <numeric>
 #include <set>
 #include <vector>
@@ -10,12 +12,14 @@
 #include "ops_transformer/base/error.h"
 #include "ops_transformer/kv_cache/kv_write.h"
 #include "tests/support/guarded_buffer.h"
+#include "tests/support/message_of.h"
 #include "tests/support/random.h"
 
 namespace ops_transformer {
 namespace {
 
 using test::GuardedBuffer;
+using test::message_of;
 
 KvPoolOptions small_pool(std::int64_t num_pages, DType dtype = DType::f32) {
   return {.num_layers = 2,
@@ -202,6 +206,28 @@ TEST(KvPool, RandomOperationsAgreeWithPlainVectors) {
   }
   for (const auto& entry : model) pool.remove_sequence(entry.first);
   EXPECT_EQ(pool.num_free_pages(), 24);
+}
+
+// Each option is in range, and all together have more bytes than there are addresses.
+TEST(KvPool, SizesThatWrapAreRefused) {
+  constexpr std::int64_t kMega = 1 << 20, kMost = std::numeric_limits<std::int32_t>::max();
+  const KvPoolOptions wraps_to_nothing{
+      .num_layers = 1, .num_kv_heads = kMega, .head_dim = 4, .page_size = kMega, .num_pages = kMega};
+  EXPECT_EQ(message_of([&] { KvPool pool(wraps_to_nothing); }),
+            "kv_pool: 1 layers x 1048576 pages x 1048576 tokens x 1048576 heads x 4 + 4 bf16 must have less than 2^63 "
+            "bytes");
+  for (auto [layers, heads, dim, pages] :
+       {std::array{std::int64_t{1}, kMost, kMost, kMost},
+        {kMost, kMost, std::int64_t{1}, kMost},
+        {std::int64_t{1}, std::int64_t{1} << 30, std::int64_t{1}, std::int64_t{1} << 30},
+        {kMost, kMost, kMost, kMost}}) {
+    EXPECT_THROW(
+        KvPool::required_bytes(
+            {.num_layers = layers, .num_kv_heads = heads, .head_dim = dim, .page_size = 4, .num_pages = pages}),
+        InvalidArgument);
+  }
+  EXPECT_EQ(KvPool::required_bytes({.num_layers = 3, .num_kv_heads = 1, .head_dim = 1, .page_size = 1, .num_pages = 1}),
+            std::size_t{3} * 128);
 }
 
 TEST(KvPool, OptionsAreChecked) {

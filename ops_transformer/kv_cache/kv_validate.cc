@@ -26,6 +26,8 @@ void check_new_rows(const char* op, const ConstTensorView& k, const ConstTensorV
       invalid(op, fmt::format("slots[{}] is {}, must be -1 or from 0 to {}", i, slots[i], num_pages * page_size - 1));
     }
   }
+  check_output(op, "k pages", pages.k);
+  check_output(op, "v pages", pages.v);
   for (const TensorView* plane : {&pages.k, &pages.v}) {
     check_no_overlap(op, "pages", *plane, "k", k);
     check_no_overlap(op, "pages", *plane, "v", v);

@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "ops_transformer/base/validate.h"
 #include "ops_transformer/kv_cache/kv_validate.h"
 #include "ops_transformer/kv_cache/kv_write_kernel.h"
@@ -13,26 +11,20 @@
 namespace ops_transformer {
 namespace {
 
-// Elements that one item moves; below it a fork costs more than it saves.
-constexpr std::int64_t kElementsPerItem = 16384;
-
 KvCopyArgs reversed(const ConstTensorView& pages, const TensorView& rows) {
   return {pages.data(),  rows.data(),   pages.stride(1), rows.stride(1),
           pages.size(1), pages.size(3), pages.dtype(),   rows.dtype()};
 }
 
-// body(token) for each token, a few thousand elements at a time.
+// body(token) for each token.
 template <class Body>
 void for_tokens(Context& context, const char* op, DType from, DType to, std::int64_t num_tokens,
                 std::int64_t elements_per_token, Body&& body) {
   const auto bytes = std::int64_t(element_bytes(from) + element_bytes(to));
   Zone zone(context, op, {.bytes = num_tokens * elements_per_token * bytes});
-  const std::int64_t per_item =
-      std::max<std::int64_t>(1, kElementsPerItem / std::max<std::int64_t>(1, elements_per_token));
   CallScope call(context);
-  call.parallel_for(std::size_t((num_tokens + per_item - 1) / per_item), [&](std::size_t item, int) {
-    const std::int64_t first = std::int64_t(item) * per_item;
-    for (std::int64_t token = first; token < std::min(num_tokens, first + per_item); ++token) body(token);
+  call.parallel_rows(num_tokens, elements_per_token, [&](std::int64_t first, std::int64_t last, int) {
+    for (std::int64_t token = first; token < last; ++token) body(token);
   });
 }
 
@@ -72,6 +64,8 @@ void kv_gather(Context& context, const PagedKvView& cache, std::size_t sequence,
     check_no_overlap(kOp, "v_out", v_out, "pages", *plane);
   }
   check_no_overlap(kOp, "k_out", k_out, "v_out", v_out);
+  check_output(kOp, "k_out", k_out);
+  check_output(kOp, "v_out", v_out);
   const KvCopyArgs k_args = reversed(cache.k, k_out), v_args = reversed(cache.v, v_out);
   KvCopyFn* copy = kv_copy_token.at(context.isa());
   const std::int64_t elements = cache.num_kv_heads() * (cache.head_dim() + cache.value_dim());

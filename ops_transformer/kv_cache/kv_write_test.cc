@@ -126,6 +126,23 @@ TEST(KvWrite, BadSlotsAreNamedBeforeAnythingIsWritten) {
   EXPECT_NE(message_of([&] { kv_write(context, view, view, std::vector<std::int64_t>{0}, cache.view); }), "");
 }
 
+// Threads must not write to one place: neither gathered rows nor pages may be broadcast.
+TEST(KvWrite, OutputsWhoseElementsShareMemoryAreRefused) {
+  Context context({.num_threads = 1});
+  Cache<float> cache(2, 1, 4, 2, 2);
+  std::memset(cache.k.data(), 0, cache.k.size() * sizeof(float));
+  std::memset(cache.v.data(), 0, cache.v.size() * sizeof(float));
+  const std::int32_t pages[1] = {0};
+  const PagedKvView paged{cache.view.k, cache.view.v, {{pages, 1, 3}}};
+  float k[6] = {}, v[6] = {};
+  const TensorView good(k, DType::f32, {3, 1, 2}), broadcast(v, DType::f32, {3, 1, 2}, {0, 2, 1});
+  EXPECT_NE(message_of([&] { kv_gather(context, paged, 0, good, broadcast); }).find("v_out has stride 0"),
+            std::string::npos);
+  const KvPages one_page{TensorView(k, DType::f32, {9, 1, 2, 2}, {0, 4, 2, 1}), cache.view.v};
+  const ConstTensorView row(v, DType::f32, {1, 1, 2});
+  EXPECT_NE(message_of([&] { kv_write(context, row, row, std::vector<std::int64_t>{0}, one_page); }), "");
+}
+
 // Case 74: a page id outside the pool, in entries that are needed and in one that is not.
 TEST(PagedKvView, PageTableIsChecked) {
   Context context({.num_threads = 1});

@@ -156,6 +156,14 @@ TEST(RopeKvWrite, ErrorsComeBeforeAnythingIsWritten) {
                InvalidArgument);
   EXPECT_EQ(q, (std::vector<float>{1, 2, 3, 4}));
   EXPECT_EQ(message(0, 0, 4), "");
+  const std::int64_t places[2] = {0, 1};
+  const std::vector<float> rows(8);
+  const ConstTensorView two(rows.data(), DType::f32, {2, 1, 4});
+  EXPECT_NE(message_of([&] {
+              rope_kv_write(context, {q.data(), DType::f32, {2, 1, 4}, {0, 4, 1}}, two, two, {places, DType::i64, {2}},
+                            RopeTable({.rotary_dim = 4}), places, pool.pages(0));
+            }).find("q has stride 0"),
+            std::string::npos);
 }
 
 }  // namespace

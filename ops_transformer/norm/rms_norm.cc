@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
 
 #include "ops_transformer/base/validate.h"
@@ -16,8 +14,6 @@ namespace ops_transformer {
 namespace {
 
 constexpr const char* kOp = "rms_norm";
-// Below this many elements for each item a fork costs more than it saves.
-constexpr std::int64_t kElementsPerItem = 16384;
 
 void validate(const ConstTensorView& x, const ConstTensorView& weight, const TensorView& out,
               const RmsNormOptions& options) {
@@ -30,10 +26,12 @@ void validate(const ConstTensorView& x, const ConstTensorView& weight, const Ten
   check_shape(kOp, "out", out, {x.size(0), x.size(1)});
   check_dtype(kOp, "out", out, {DType::f32, x.dtype()});
   check_rows(kOp, "out", out);
+  check_output(kOp, "out", out);
   check_no_overlap(kOp, "out", out, "weight", weight);
-  if (out.data() != x.data()) check_no_overlap(kOp, "out", out, "x", x);
-  if (!(options.eps >= 0.0f) || std::isinf(options.eps))
-    invalid(kOp, fmt::format("eps is {}, must be finite and >= 0", options.eps));
+  check_in_place_or_apart(kOp, "out", out, "x", x);
+  if (!(options.eps >= 0.0f && options.eps <= 1.0f)) {
+    invalid(kOp, fmt::format("eps is {}, must be from 0 to 1", options.eps));
+  }
   if (options.residual) {
     check_shape(kOp, "residual", *options.residual, {x.size(0), x.size(1)});
     check_dtype(kOp, "residual", *options.residual, {x.dtype()});
@@ -44,6 +42,12 @@ void validate(const ConstTensorView& x, const ConstTensorView& weight, const Ten
     check_shape(kOp, "residual_out", *options.residual_out, {x.size(0), x.size(1)});
     check_dtype(kOp, "residual_out", *options.residual_out, {x.dtype()});
     check_rows(kOp, "residual_out", *options.residual_out);
+    check_output(kOp, "residual_out", *options.residual_out);
+    check_in_place_or_apart(kOp, "residual_out", *options.residual_out, "x", x);
+    if (options.residual) {
+      check_in_place_or_apart(kOp, "residual_out", *options.residual_out, "residual", *options.residual);
+    }
+    check_no_overlap(kOp, "residual_out", *options.residual_out, "weight", weight);
     check_no_overlap(kOp, "out", out, "residual_out", *options.residual_out);
   }
 }
@@ -97,12 +101,10 @@ void rms_norm(Context& context, const ConstTensorView& x, const ConstTensorView&
   Zone zone(context, kOp, work_of(args, rows));
   CallScope call(context);
   RmsNormFn* kernel = rms_norm_rows.at(context.isa());
-  const std::int64_t rows_per_item = std::max<std::int64_t>(1, kElementsPerItem / hidden);
-  auto scratch = call.arena().allocate<float>(std::size_t(call.num_threads()) * align_up(std::size_t(hidden), 16));
-  call.parallel_for(std::size_t((rows + rows_per_item - 1) / rows_per_item), [&](std::size_t item, int worker) {
-    const std::int64_t first = std::int64_t(item) * rows_per_item;
-    kernel(args, first, std::min(rows, first + rows_per_item),
-           scratch.data() + std::size_t(worker) * align_up(std::size_t(hidden), 16));
+  const std::size_t scratch_len = align_up(std::size_t(hidden), 16);
+  const auto scratch = call.arena().allocate<float>(std::size_t(call.num_threads()) * scratch_len);
+  call.parallel_rows(rows, hidden, [&](std::int64_t first, std::int64_t last, int worker) {
+    kernel(args, first, last, scratch.data() + std::size_t(worker) * scratch_len);
   });
 }
 

@@ -10,14 +10,16 @@
 namespace ops_transformer {
 
 struct RmsNormOptions {
-  float eps = 1e-5f;
+  float eps = 1e-5f;                          // 0 … 1
   float weight_offset = 0.0f;                 // y = x / rms * (weight_offset + weight); 1 for Gemma
   std::optional<ConstTensorView> residual{};  // added to x before the norm; shape and dtype of x
-  std::optional<TensorView> residual_out{};   // receives x + residual; may be the residual or x itself
+  std::optional<TensorView> residual_out{};   // receives x + residual; may be the residual or x itself, else apart
 };
 
 /// Root mean square normalisation (Zhang and Sennrich, 2019): out = h / sqrt(mean(h^2) + eps) * weight, h = x +
-/// residual. Computed in f32 with one rounding at the end; finite input of any size gives finite output.
+/// residual. Computed in f32 with one rounding at the end. Squares neither overflow nor underflow: h of any size,
+/// unless its sum is past the largest float, gives h / rms within the bound, and a row of zeros gives zeros, with eps 0
+/// too.
 ///
 /// x       [rows, hidden]  f32 | bf16 | f16, last dimension contiguous
 /// weight  [hidden]        f32, or the dtype of x

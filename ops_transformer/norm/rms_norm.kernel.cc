@@ -61,17 +61,29 @@ void scale_row(const RmsNormArgs& args, std::int64_t r, const float* row, float 
   }
 }
 
-// Squares of finite values can overflow: then the row is first scaled by a power of two.
-float inverse_rms_of_large(const float* row, std::int64_t n, float squares) noexcept {
+// The squares of a row lie well inside what a float holds, or eps hides what is lost below.
+bool squares_count(float squares, float eps) noexcept {
+  return squares <= 3.0e38f && (squares >= 0x1p-100f || eps >= 0x1p-100f);
+}
+
+// Otherwise squares are those of the row times a power of two. A small row is scaled for good, since its own inverse
+// may be no float.
+float inverse_rms_scaled(float* row, std::int64_t n, float squares, float eps) noexcept {
+  const bool large = !(squares < 1.0f);
+  const float scale = large ? 0x1p-96f : 0x1p96f;
   F32 most{};
   SquareSum scaled;
   for (std::int64_t i = 0; i < n; i += kLanes) {
-    const F32 h = load_first(row + i, int(n - i < kLanes ? n - i : kLanes));
+    const int lanes = int(n - i < kLanes ? n - i : kLanes);
+    const F32 h = load_first(row + i, lanes), product = h * splat(scale);
     most = max(abs(h), most);
-    scaled.add(0, h * splat(0x1p-96f));
+    scaled.add(0, product);
+    if (!large) store_first(row + i, product, lanes);
   }
-  if (!(max_lane(most) <= 3.4028235e38f)) return squares - squares;  // NaN or infinity in the row
-  return 0x1p-96f / __builtin_sqrtf(scaled.total() / float(n));
+  if (!(max_lane(most) <= 3.4028235e38f)) return squares - squares;  // infinity in the row; NaN is in the sum
+  const float total = scaled.total();
+  if (total == 0) return 1.0f;  // zeros, whatever they are multiplied by
+  return (large ? scale : 1.0f) / __builtin_sqrtf(total / float(n) + eps * scale * scale);
 }
 
 using GatherFn = float(const RmsNormArgs&, std::int64_t, float*) noexcept;
@@ -95,8 +107,9 @@ void rms_norm_rows(const RmsNormArgs& args, std::int64_t first, std::int64_t las
           : (args.weight_dtype == DType::bf16 ? scale_of<BFloat16>(args.out_dtype) : scale_of<Float16>(args.out_dtype));
   for (std::int64_t r = first; r < last; ++r) {
     const float squares = gather(args, r, row);
-    const float inverse = squares <= 3.0e38f ? 1.0f / __builtin_sqrtf(squares / float(args.hidden) + args.eps)
-                                             : inverse_rms_of_large(row, args.hidden, squares);
+    const float inverse = squares_count(squares, args.eps)
+                              ? 1.0f / __builtin_sqrtf(squares / float(args.hidden) + args.eps)
+                              : inverse_rms_scaled(row, args.hidden, squares, args.eps);
     scale(args, r, row, inverse);
   }
   if (args.stream) stream_fence();

@@ -113,9 +113,34 @@ TEST(RmsNormValues, LargeFiniteInputStaysFinite) {
     EXPECT_NEAR(y[1], -1.0, 1e-6);
   }
 }
+// Rows whose squares are below the smallest float, down to subnormal values, with an eps as small and with none.
+TEST(RmsNormValues, RowsOfAnySizeAreNormalised) {
+  for (Isa isa : supported_isas()) {
+    if (!rms_norm_rows.row(isa)) continue;
+    Context context({.num_threads = 1, .isa = isa});
+    for (double size : {1e-45, 1e-41, 1e-30, 1e-20, 1e-15, 1.0, 1e15, 1e19, 1e30, 1e38}) {
+      for (double eps : {0.0, 1e-45, 1e-38, 1e-30, 1e-6, 1.0}) {
+        std::vector<float> x, weight(19, 0.5f), out(19);
+        for (int i = 0; i < 19; ++i) x.push_back(float(size * (i % 2 ? 1 + i % 3 : -i % 4)));
+        rms_norm(context, {x.data(), DType::f32, {1, 19}}, {weight.data(), DType::f32, {19}},
+                 {out.data(), DType::f32, {1, 19}}, {.eps = float(eps)});
+        const auto expected = reference::rms_norm({x.begin(), x.end()}, std::vector<double>(19, 0.5), float(eps));
+        for (std::size_t i = 0; i < 19; ++i) {
+          EXPECT_NEAR(out[i], expected[i], test::tolerance(19, std::abs(expected[i]), expected[i], DType::f32))
+              << isa_name(isa) << " size " << size << " eps " << eps;
+        }
+      }
+    }
+    EXPECT_EQ(normalise({0, 0, 0}, 0.0f), (std::vector<float>{0, 0, 0}));
+  }
+}
 TEST(RmsNormValues, NanStaysInItsRow) {
   const auto y = normalise({1.0f, std::numeric_limits<float>::quiet_NaN()}, 1e-6f);
   EXPECT_TRUE(std::isnan(y[0]) && std::isnan(y[1]));
+  for (float other : {0.0f, 1e-30f, 1e30f}) {
+    EXPECT_TRUE(std::isnan(normalise({other, std::numeric_limits<float>::quiet_NaN()}, 0.0f)[0]));
+    EXPECT_TRUE(std::isnan(normalise({other, std::numeric_limits<float>::infinity()}, 0.0f)[1]));
+  }
 }
 
 // Case 49: Gemma's 1 + w is summed in f32.
@@ -156,7 +181,42 @@ TEST(RmsNormErrors, NameTheArgument) {
             "rms_norm: weight must be [4] (-1: any), got [3] f32");
   EXPECT_NE(message(weight, TensorView(out, DType::s8, {2, 4}), 1e-5f).find("out must be f32"), std::string::npos);
   EXPECT_NE(message(weight, TensorView(x + 1, DType::f32, {1, 4}), 1e-5f), "");
-  EXPECT_NE(message(weight, y, -1.0f).find("eps is -1"), std::string::npos);
+  EXPECT_EQ(message(weight, y, -1.0f), "rms_norm: eps is -1, must be from 0 to 1");
+  EXPECT_NE(message(weight, TensorView(out, DType::f32, {2, 4}, {0, 1}), 1e-5f).find("out has stride 0"),
+            std::string::npos);
+}
+
+// In place means the same elements at the same addresses: another dtype or row stride would write rows not yet read.
+TEST(RmsNormErrors, InPlaceOrApart) {
+  Context context({.num_threads = 1});
+  alignas(64) float memory[64] = {}, weights[4] = {1, 1, 1, 1}, other[32] = {};
+  const ConstTensorView weight(weights, DType::f32, {4}), x(memory, DType::f32, {3, 4}, {8, 1});
+  const TensorView apart(other, DType::f32, {3, 4});
+  const auto message = [&](const ConstTensorView& in, const TensorView& out, const RmsNormOptions& options) {
+    return message_of([&] { rms_norm(context, in, weight, out, options); });
+  };
+  const TensorView in_place(memory, DType::f32, {3, 4}, {8, 1}), denser(memory, DType::f32, {3, 4});
+  EXPECT_EQ(message(x, in_place, {}), "");
+  EXPECT_NE(message(x, denser, {}).find("out must not overlap x"), std::string::npos);
+  EXPECT_NE(message({memory, DType::bf16, {3, 4}, {8, 1}}, in_place, {}).find("out must not overlap x"),
+            std::string::npos);
+  const ConstTensorView residual(memory + 32, DType::f32, {3, 4}, {8, 1});
+  const TensorView sum(memory + 32, DType::f32, {3, 4}, {8, 1}), wider(memory + 32, DType::f32, {3, 4}, {9, 1});
+  EXPECT_EQ(message(x, apart, {.residual = residual, .residual_out = sum}), "");
+  EXPECT_EQ(message(x, apart, {.residual = residual, .residual_out = in_place}), "");
+  EXPECT_NE(
+      message(x, apart, {.residual = residual, .residual_out = wider}).find("residual_out must not overlap residual"),
+      std::string::npos);
+  EXPECT_NE(message(x, apart, {.residual = residual, .residual_out = denser}).find("residual_out must not overlap x"),
+            std::string::npos);
+  EXPECT_NE(message({other, DType::f32, {1, 4}}, {memory, DType::f32, {1, 4}},
+                    {.residual_out = TensorView(weights, DType::f32, {1, 4})})
+                .find("residual_out must not overlap weight"),
+            std::string::npos);
+  EXPECT_NE(message({other, DType::f32, {2, 4}}, {memory, DType::f32, {2, 4}},
+                    {.residual_out = TensorView(memory + 32, DType::f32, {2, 4}, {0, 1})})
+                .find("residual_out has stride 0"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -3,11 +3,10 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 
 #include "ops_transformer/base/validate.h"
-#include "ops_transformer/posembedding/rope_kernel.h"
+#include "ops_transformer/posembedding/rope_validate.h"
 #include "ops_transformer/profiler/profiler.h"
 
 namespace ops_transformer {
@@ -15,8 +14,6 @@ namespace {
 
 constexpr const char* kOp = "rotary_embedding";
 constexpr long double kTwoPi = 6.283185307179586476925286766559005768L;
-// Below this many elements for each item a fork costs more than it saves.
-constexpr std::int64_t kElementsPerItem = 16384;
 // Bounds the table: more angles than this are computed faster than memory delivers them.
 constexpr std::int64_t kMaxTableElements = std::int64_t{1} << 31;
 
@@ -26,7 +23,7 @@ std::uint64_t to_turns(long double frequency) {
   return scaled >= 0x1p64L ? 0 : std::uint64_t(scaled);
 }
 
-void fill_cos_sin(std::span<const std::uint64_t> turns, ScaledPosition position, double amplitude, float* cosines,
+void fill_cos_sin(std::span<const std::uint64_t> turns, std::int64_t position, double amplitude, float* cosines,
                   float* sines) {
   for (std::size_t i = 0; i < turns.size(); ++i) {
     const double angle = double(std::int64_t(turn_at(turns[i], position))) * double(kTwoPi * 0x1p-64L);
@@ -45,13 +42,17 @@ void validate_options(const RopeOptions& options) {
   check(options.theta >= 1.0 && std::isfinite(options.theta), "theta", options.theta, "finite and >= 1");
   check(options.table_len >= 0 && options.table_len <= kMaxTableElements / options.rotary_dim, "table_len",
         options.table_len, fmt::format("from 0 to {}", kMaxTableElements / options.rotary_dim));
-  check(options.position_scale >= 0x1p-10 && options.position_scale <= 0x1p20, "position_scale", options.position_scale,
-        "from 1/1024 to 2^20");
-  if (options.frequency_factors.empty()) return;
+  const double scale = options.position_scale;
+  check(scale > 0 && scale <= 0x1p20, "position_scale", scale, "positive and at most 2^20");
+  if (options.frequency_factors.empty()) {
+    check(scale >= 0x1p-10, "position_scale", scale, "at least 1/1024");
+    return;
+  }
   check(std::int64_t(options.frequency_factors.size()) == options.rotary_dim / 2, "frequency_factors' length",
         options.frequency_factors.size(), fmt::format("rotary_dim / 2 = {}", options.rotary_dim / 2));
   for (const float factor : options.frequency_factors) {
-    check(factor >= 0x1p-10f && std::isfinite(factor), "a frequency factor", factor, "finite and >= 1/1024");
+    check(factor * scale >= 0x1p-10 && std::isfinite(factor), "a frequency factor", factor,
+          fmt::format("finite and at least 1/1024 / position_scale = {}", 0x1p-10 / scale));
   }
 }
 
@@ -60,44 +61,13 @@ void validate_tensors(const ConstTensorView& x, const ConstTensorView& positions
   check_rank(kOp, "x", x, 3);
   check_dtype(kOp, "x", x, {DType::f32, DType::bf16, DType::f16});
   check_rows(kOp, "x", x);
-  if (x.size(2) < rotary_dim) {
-    invalid(kOp, fmt::format("rotary_dim is {}, must be at most head_dim = {}", rotary_dim, x.size(2)));
-  }
-  check_shape(kOp, "positions", positions, {x.size(0)});
-  check_dtype(kOp, "positions", positions, {DType::i32, DType::i64});
+  check_rotation(kOp, x, positions, rotary_dim);
   check_shape(kOp, "out", out, {x.size(0), x.size(1), x.size(2)});
   check_dtype(kOp, "out", out, {x.dtype()});
   check_rows(kOp, "out", out);
-  const bool in_place = out.data() == x.data() && std::ranges::equal(out.strides(), x.strides());
-  if (!in_place) check_no_overlap(kOp, "out", out, "x", x);
+  check_output(kOp, "out", out);
+  check_in_place_or_apart(kOp, "out", out, "x", x);
   check_no_overlap(kOp, "out", out, "positions", positions);
-}
-
-RopeArgs make_args(const ConstTensorView& x, const ConstTensorView& positions, const TensorView& out,
-                   const RopeAngles& angles) {
-  RopeArgs args{};
-  args.x = x.data();
-  args.out = out.data();
-  args.positions = positions.data();
-  args.num_heads = x.size(1);
-  args.head_dim = x.size(2);
-  args.x_token_stride = x.stride(0);
-  args.x_head_stride = x.stride(1);
-  args.out_token_stride = out.stride(0);
-  args.out_head_stride = out.stride(1);
-  args.position_stride = positions.stride(0);
-  args.angles = angles;
-  args.dtype = x.dtype();
-  args.position_dtype = positions.dtype();
-  return args;
-}
-
-void check_positions(const RopeArgs& args, std::int64_t tokens, std::int64_t least, std::int64_t most) {
-  for (std::int64_t token = 0; token < tokens; ++token) {
-    if (const std::int64_t position = rope_position(args, token); position < least || position > most) {
-      invalid(kOp, fmt::format("positions[{}] is {}, must be from {} to {}", token, position, least, most));
-    }
-  }
 }
 
 void run(Context& context, const RopeArgs& args, std::int64_t tokens) {
@@ -109,12 +79,10 @@ void run(Context& context, const RopeArgs& args, std::int64_t tokens) {
              .flops = tokens * args.num_heads * args.angles.half * 6});
   CallScope call(context);
   RopeFn* kernel = rope_tokens.at(context.isa());
-  const std::int64_t tokens_per_item = std::max<std::int64_t>(1, kElementsPerItem / token_elements);
   const std::size_t scratch_len = align_up(std::size_t(2 * args.angles.half), 16);
   auto scratch = call.arena().allocate<float>(std::size_t(call.num_threads()) * scratch_len);
-  call.parallel_for(std::size_t((tokens + tokens_per_item - 1) / tokens_per_item), [&](std::size_t item, int worker) {
-    const std::int64_t first = std::int64_t(item) * tokens_per_item;
-    kernel(args, first, std::min(tokens, first + tokens_per_item), scratch.data() + std::size_t(worker) * scratch_len);
+  call.parallel_rows(tokens, token_elements, [&](std::int64_t first, std::int64_t last, int worker) {
+    kernel(args, first, last, scratch.data() + std::size_t(worker) * scratch_len);
   });
 }
 
@@ -124,19 +92,18 @@ RopeTable::RopeTable(const RopeOptions& options)
     : rotary_dim_((validate_options(options), options.rotary_dim)),
       table_len_(options.table_len),
       style_(options.style),
-      position_scale_(options.position_scale),
       amplitude_(1.0),
       turns_(std::size_t(options.rotary_dim / 2)),
       table_(std::size_t(options.table_len * options.rotary_dim) * sizeof(float)) {
   const RopeFrequencies frequencies = rope_frequencies(options.theta, rotary_dim_, options.scaling);
   amplitude_ = frequencies.amplitude;
   for (std::size_t i = 0; i < turns_.size(); ++i) {
-    const long double frequency = frequencies.radians[i];
-    turns_[i] = to_turns(options.frequency_factors.empty() ? frequency : frequency / options.frequency_factors[i]);
+    const long double factor = options.frequency_factors.empty() ? 1.0L : options.frequency_factors[i];
+    turns_[i] = to_turns(frequencies.radians[i] / (factor * options.position_scale));
   }
   for (std::int64_t position = 0; position < table_len_; ++position) {
     float* row = table_.as<float>() + position * rotary_dim_;
-    fill_cos_sin(turns_, scale_position(position, position_scale_), amplitude_, row, row + turns_.size());
+    fill_cos_sin(turns_, position, amplitude_, row, row + turns_.size());
   }
 }
 
@@ -148,7 +115,7 @@ void RopeTable::cos_sin(std::int64_t position, std::span<float> cosines, std::sp
     invalid("RopeTable", fmt::format("cosines and sines have {} and {} elements, must have rotary_dim / 2 = {}",
                                      cosines.size(), sines.size(), turns_.size()));
   }
-  fill_cos_sin(turns_, scale_position(position, position_scale_), amplitude_, cosines.data(), sines.data());
+  fill_cos_sin(turns_, position, amplitude_, cosines.data(), sines.data());
 }
 
 RopeAngles RopeTable::angles() const noexcept {
@@ -158,7 +125,6 @@ RopeAngles RopeTable::angles() const noexcept {
           .row_stride = rotary_dim_,
           .table_len = table_len_,
           .turns = turns_.data(),
-          .position_scale = position_scale_,
           .amplitude = float(amplitude_),
           .half = half,
           .interleaved = style_ == RopeStyle::interleaved};
@@ -167,11 +133,8 @@ RopeAngles RopeTable::angles() const noexcept {
 void rotary_embedding(Context& context, const ConstTensorView& x, const ConstTensorView& positions,
                       const RopeTable& table, const TensorView& out) {
   validate_tensors(x, positions, out, table.rotary_dim());
-  const RopeArgs args = make_args(x, positions, out, table.angles());
-  if (positions.dtype() == DType::i64) {
-    check_positions(args, x.size(0), -RopeTable::kMaxPosition, RopeTable::kMaxPosition);
-  }
-  run(context, args, x.size(0));
+  check_positions(kOp, positions, -RopeTable::kMaxPosition, RopeTable::kMaxPosition);
+  run(context, rope_args(x, positions, out, table.angles()), x.size(0));
 }
 
 void rotary_embedding(Context& context, const ConstTensorView& x, const ConstTensorView& positions,
@@ -195,13 +158,14 @@ void rotary_embedding(Context& context, const ConstTensorView& x, const ConstTen
                           .row_stride = cosines.stride(0),
                           .table_len = cosines.size(0),
                           .turns = nullptr,
-                          .position_scale = 1.0,
                           .amplitude = 1.0f,
                           .half = cosines.size(1),
                           .interleaved = style == RopeStyle::interleaved};
-  const RopeArgs args = make_args(x, positions, out, angles);
-  check_positions(args, x.size(0), 0, cosines.size(0) - 1);
-  run(context, args, x.size(0));
+  if (cosines.size(0) == 0 && x.size(0) > 0) {
+    invalid(kOp, fmt::format("cosines are {}, must have a row for each of {} positions", describe(cosines), x.size(0)));
+  }
+  check_positions(kOp, positions, 0, cosines.size(0) - 1);
+  run(context, rope_args(x, positions, out, angles), x.size(0));
 }
 
 }  // namespace ops_transformer

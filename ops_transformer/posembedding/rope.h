@@ -25,9 +25,10 @@ struct RopeOptions {
   double theta = 10000.0;       // >= 1; pair i turns by theta^(-2i / rotary_dim) radians a position
   RopeStyle style = RopeStyle::half_split;
   std::int64_t table_len = 2048;               // positions 0 … table_len - 1 are looked up, all others computed
-  double position_scale = 1.0;                 // linear scaling: positions are divided by it; 1/1024 … 2^20
+  double position_scale = 1.0;                 // linear scaling: positions are divided by it; at most 2^20
   RopeScaling scaling{};                       // none, or NTK, Llama 3, YaRN
-  std::span<const float> frequency_factors{};  // empty, or one per pair: divides its frequency; >= 1/1024
+  std::span<const float> frequency_factors{};  // empty, or one per pair: divides its frequency
+  // Factor times position_scale is at least 1/1024: 2^31 positions must not magnify what rounds a frequency into sight.
 };
 
 /// Rotation angles of a model, made once and shared by its layers and threads. cos and sin are within 1e-6 of the exact
@@ -41,10 +42,9 @@ class OPS_TRANSFORMER_API RopeTable {
   explicit RopeTable(const RopeOptions& options);
 
   std::int64_t rotary_dim() const noexcept { return rotary_dim_; }
-  std::int64_t table_len() const noexcept { return table_len_; }
-  RopeStyle style() const noexcept { return style_; }
 
-  /// cos and sin of rotary_dim / 2 angles at any position within kMaxPosition, rounded from double.
+  /// cos and sin of rotary_dim / 2 angles at any position within kMaxPosition, rounded from double. Throws
+  /// InvalidArgument: a position past it, spans of another length.
   void cos_sin(std::int64_t position, std::span<float> cosines, std::span<float> sines) const;
 
   /// For kernels that rotate rows themselves (rope.inl.h); valid as long as the table.
@@ -53,7 +53,7 @@ class OPS_TRANSFORMER_API RopeTable {
  private:
   std::int64_t rotary_dim_, table_len_;
   RopeStyle style_;
-  double position_scale_, amplitude_;
+  double amplitude_;
   std::vector<std::uint64_t> turns_;  // of each pair for one position, in 2^-64 turns
   Buffer table_;                      // table_len rows of cos[rotary_dim / 2], sin[rotary_dim / 2]
 };
@@ -69,7 +69,7 @@ OPS_TRANSFORMER_API void rotary_embedding(Context& context, const ConstTensorVie
 
 /// The same with the caller's angles.
 ///
-/// cosines, sines  [table_len, rotary_dim / 2]  f32, last dimension contiguous
+/// cosines, sines  [table_len, rotary_dim / 2]  f32, last dimension contiguous, one row stride for both
 /// positions       [tokens]                     i32 | i64, 0 … table_len - 1
 OPS_TRANSFORMER_API void rotary_embedding(Context& context, const ConstTensorView& x, const ConstTensorView& positions,
                                           const ConstTensorView& cosines, const ConstTensorView& sines, RopeStyle style,

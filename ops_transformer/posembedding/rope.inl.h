@@ -31,12 +31,11 @@ OPS_TRANSFORMER_INLINE void cos_sin(I32 turns, F32& cosine, F32& sine) noexcept 
   if (position >= 0 && position < angles.table_len) {
     return {angles.cosines + position * angles.row_stride, angles.sines + position * angles.row_stride};
   }
-  const ScaledPosition scaled = scale_position(position, angles.position_scale);
   float *cosines = scratch, *sines = scratch + angles.half;
   for (std::int64_t i = 0; i < angles.half; i += kLanes) {
     const int lanes = int(angles.half - i < kLanes ? angles.half - i : kLanes);
     std::int32_t turns[kLanes] = {};
-    for (int j = 0; j < lanes; ++j) turns[j] = std::int32_t(turn_at(angles.turns[i + j], scaled) >> 32);
+    for (int j = 0; j < lanes; ++j) turns[j] = std::int32_t(turn_at(angles.turns[i + j], position) >> 32);
     I32 t;
     __builtin_memcpy(&t, turns, sizeof t);
     F32 c, s;

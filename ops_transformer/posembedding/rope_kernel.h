@@ -15,27 +15,14 @@ struct RopeAngles {
   std::int64_t row_stride;  // elements between positions, of both
   std::int64_t table_len;
   const std::uint64_t* turns;  // [half], in 2^-64 turns a position; nullptr: every position is in the table
-  double position_scale;
-  float amplitude;    // of computed cosines and sines
-  std::int64_t half;  // rotary_dim / 2
+  float amplitude;             // of computed cosines and sines
+  std::int64_t half;           // rotary_dim / 2
   bool interleaved;
 };
 
-struct ScaledPosition {
-  std::int64_t whole;
-  std::uint32_t fraction;  // in 2^-32
-};
-inline __attribute__((always_inline)) ScaledPosition scale_position(std::int64_t position, double scale) noexcept {
-  if (scale == 1.0) return {position, 0};
-  const double scaled = double(position) / scale;
-  std::int64_t whole = std::int64_t(scaled);
-  if (double(whole) > scaled) --whole;
-  return {whole, std::uint32_t((scaled - double(whole)) * 0x1p32)};
-}
-
 /// The angle in 2^-64 turns: wraps with the circle.
-inline __attribute__((always_inline)) std::uint64_t turn_at(std::uint64_t turn, ScaledPosition position) noexcept {
-  return turn * std::uint64_t(position.whole) + (turn >> 32) * position.fraction;
+inline __attribute__((always_inline)) std::uint64_t turn_at(std::uint64_t turn, std::int64_t position) noexcept {
+  return turn * std::uint64_t(position);
 }
 
 struct RopeArgs {
@@ -48,10 +35,13 @@ struct RopeArgs {
   DType dtype, position_dtype;
 };
 
+inline __attribute__((always_inline)) std::int64_t position_at(const void* positions, DType dtype,
+                                                               std::int64_t i) noexcept {
+  return dtype == DType::i32 ? static_cast<const std::int32_t*>(positions)[i]
+                             : static_cast<const std::int64_t*>(positions)[i];
+}
 inline __attribute__((always_inline)) std::int64_t rope_position(const RopeArgs& args, std::int64_t token) noexcept {
-  const std::int64_t i = token * args.position_stride;
-  return args.position_dtype == DType::i32 ? static_cast<const std::int32_t*>(args.positions)[i]
-                                           : static_cast<const std::int64_t*>(args.positions)[i];
+  return position_at(args.positions, args.position_dtype, token * args.position_stride);
 }
 
 /// Rotates all heads of tokens [first, last). `scratch` has room for 2 * half floats.

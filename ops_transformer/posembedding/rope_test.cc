@@ -104,7 +104,7 @@ TEST(RopeAngles, AreExactAtEveryPosition) {
     positions.push_back(random.integer(-100000, 100000));
   }
   for (double theta : {10000.0, 500000.0, 1e6}) {
-    for (double scale : {1.0, 2.0, 3.7}) {
+    for (double scale : {1.0, 2.0, 3.7, 0.1, 0x1p-10}) {
       const RopeTable table({.rotary_dim = 128, .theta = theta, .table_len = 2048, .position_scale = scale});
       for (Isa isa : supported_isas()) {
         if (!rope_tokens.row(isa)) continue;
@@ -258,6 +258,18 @@ TEST_P(RopeValues, ScalingByOneIsNone) {
   }
 }
 
+// The largest frequencies that options may ask for, by factors alone or with a scale, at the furthest positions.
+TEST_P(RopeValues, FrequencyFactorsBelowOneKeepTheBound) {
+  for (auto [factor, scale] : {std::pair{0.25f, 1.0}, {0x1p-10f, 1.0}, {0.3f, 0.004}, {0x1p-30f, 0x1p20}}) {
+    const RopeOptions options{.rotary_dim = 2, .position_scale = scale, .frequency_factors = {&factor, 1}};
+    for (std::int64_t position : {std::int64_t{3}, std::int64_t{123456789}, RopeTable::kMaxPosition - 1}) {
+      const long double angle = (long double)position / ((long double)factor * scale);
+      expect_near(rotate_row({1, 0}, position, options, GetParam()), {double(std::cos(angle)), double(std::sin(angle))},
+                  1e-6);
+    }
+  }
+}
+
 TEST(Rope, OneRowsBitsDontDependOnItsBatchOrThreads) {
   test::Random random(9);
   const std::int64_t tokens = 300, heads = 4, head_dim = 64;
@@ -332,7 +344,13 @@ TEST(RopeErrors, NameTheArgument) {
       table_error({.rotary_dim = 4, .scaling = YarnScaling{.original_context_len = 9, .beta_fast = std::nan("")}}), "");
   EXPECT_NE(table_error({.rotary_dim = 4, .theta = 1, .scaling = YarnScaling{.original_context_len = 9}}), "");
   const float factor = 0.0f;
-  EXPECT_NE(table_error({.rotary_dim = 2, .frequency_factors = {&factor, 1}}), "");
+  EXPECT_EQ(table_error({.rotary_dim = 2, .frequency_factors = {&factor, 1}}),
+            "RopeTable: a frequency factor is 0, must be finite and at least 1/1024 / position_scale = 0.0009765625");
+  const float small = 0.01f;
+  EXPECT_EQ(table_error({.rotary_dim = 2, .frequency_factors = {&small, 1}}), "");
+  EXPECT_NE(table_error({.rotary_dim = 2, .position_scale = 0.05, .frequency_factors = {&small, 1}}), "");
+  EXPECT_EQ(table_error({.rotary_dim = 2, .position_scale = 0.0009}),
+            "RopeTable: position_scale is 0.0009, must be at least 1/1024");
   EXPECT_NE(table_error({.rotary_dim = 4, .frequency_factors = {&factor, 1}}), "");
 
   Context context({.num_threads = 1});
@@ -357,6 +375,10 @@ TEST(RopeErrors, NameTheArgument) {
             std::string::npos);
   EXPECT_NE(error(good_x, good_positions, {out, DType::bf16, {2, 1, 4}}).find("out must be f32"), std::string::npos);
   EXPECT_NE(error(good_x, good_positions, {x + 1, DType::f32, {2, 1, 4}}).find("out must not overlap x"),
+            std::string::npos);
+  EXPECT_NE(error(good_x, good_positions, {out, DType::f32, {2, 1, 4}, {0, 4, 1}}).find("out has stride 0"),
+            std::string::npos);
+  EXPECT_NE(error(good_x, good_positions, {x, DType::f32, {2, 1, 4}, {5, 4, 1}}).find("out must not overlap x"),
             std::string::npos);
   positions[1] = (std::int64_t{1} << 31) + 1;
   EXPECT_EQ(error(good_x, good_positions, good_out),
