@@ -3,9 +3,10 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 install(TARGETS ops_transformer EXPORT ops_transformer_targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-# A header is a face unless it is a kernel's, a reference's, part of the vector layer, or includes one that is no face.
+# A header is a face unless it is a kernel's or the layout of what kernels read, a reference's, part of the vector layer,
+# or includes one that is no face.
 file(GLOB_RECURSE headers RELATIVE ${CMAKE_SOURCE_DIR} CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/ops_transformer/*.h)
-set(hidden_pattern "(_kernel|_reference|\\.inl)\\.h|/simd/")
+set(hidden_pattern "(_kernel|_layout|_reference|\\.inl)\\.h|/simd/|quantised_weights\\.h")
 set(num_hidden -1)
 list(FILTER headers EXCLUDE REGEX "${hidden_pattern}")
 while(NOT num_hidden EQUAL 0)

@@ -84,11 +84,7 @@ void check_options(const char* op, const FlashAttentionOptions& options) {
 void check_outputs(const char* op, const TensorView& out, const FlashAttentionOptions& options,
                    std::initializer_list<std::pair<const char*, const ConstTensorView*>> inputs) {
   const auto check = [&](const char* name, const TensorView& output) {
-    for (int dim = 0; dim < output.rank(); ++dim) {
-      if (output.num_elements() > 0 && output.size(dim) > 1 && output.stride(dim) == 0) {
-        invalid(op, fmt::format("{} has stride 0 in dimension {} of size {}", name, dim, output.size(dim)));
-      }
-    }
+    check_output(op, name, output);
     for (const auto& [input_name, input] : inputs) check_no_overlap(op, name, output, input_name, *input);
   };
   check("out", out);

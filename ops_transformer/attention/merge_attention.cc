@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 
 #include "ops_transformer/attention/attention_kernel.h"
@@ -14,8 +13,6 @@ namespace ops_transformer {
 namespace {
 
 constexpr const char* kOp = "merge_attention";
-// Values that one item reads; below it a fork costs more than it saves.
-constexpr std::int64_t kValuesPerItem = 16384;
 
 void validate(std::span<const AttentionPartial> parts, const TensorView& out, const std::optional<TensorView>& lse) {
   check_rank(kOp, "out", out, 2);
@@ -60,16 +57,13 @@ void merge_attention(Context& context, std::span<const AttentionPartial> parts, 
   validate(parts, out, lse);
   const std::int64_t rows = out.size(0), num_parts = std::int64_t(parts.size());
   const int value_dim = int(out.size(1));
-  const std::int64_t rows_per_item =
-      std::max<std::int64_t>(1, kValuesPerItem / std::max<std::int64_t>(1, num_parts * value_dim));
   Zone zone(context, kOp, context.profiler() ? work_of(parts, out) : Work{});
   CallScope call(context);
   const auto states = call.arena().allocate<AttentionPart>(std::size_t(call.num_threads() * num_parts));
   const auto weights = call.arena().allocate<float>(std::size_t(call.num_threads() * num_parts));
   MergeRowFn* merge_row = merge_attention_row.at(context.isa());
-  call.parallel_for(std::size_t((rows + rows_per_item - 1) / rows_per_item), [&](std::size_t item, int worker) {
+  call.parallel_rows(rows, num_parts * value_dim, [&](std::int64_t first, std::int64_t last, int worker) {
     AttentionPart* state = states.data() + worker * num_parts;
-    const std::int64_t first = std::int64_t(item) * rows_per_item, last = std::min(rows, first + rows_per_item);
     for (std::int64_t row = first; row < last; ++row) {
       for (std::int64_t p = 0; p < num_parts; ++p) {
         const auto& [part_out, part_lse] = parts[std::size_t(p)];
