@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// feeds: llm/tokenizer.cc llm/tokenizer_gguf.cc llm/bpe.cc llm/vocabulary.cc llm/pre_tokenizer.cc llm/special_tokens.cc
-// llm/utf8.cc feeds: llm/text_stream.cc llm/chat_template.cc needs: llm/model_file.cc llm/mapped_file.cc
-// llm/gguf_parser.cc llm/gguf_metadata.cc
+// feeds: llm/tokenizer.cc llm/tokenizer_gguf.cc llm/bpe.cc llm/vocabulary.cc llm/pre_tokenizer.cc
+// feeds: llm/special_tokens.cc llm/utf8.cc llm/text_stream.cc llm/chat_template.cc
+// needs: llm/model_file.cc llm/mapped_file.cc llm/gguf_parser.cc llm/gguf_metadata.cc
 #include "llm/tokenizer.h"
 
 #include <fuzzer/FuzzedDataProvider.h>

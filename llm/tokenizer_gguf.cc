@@ -12,8 +12,8 @@ namespace {
 TokenizerModel read_model(const GgufMetadata& metadata) {
   const auto name = metadata.require<std::string_view>("tokenizer.ggml.model");
   if (name == "gpt2") return TokenizerModel::byte_level_bpe;
-  throw InvalidFile(fmt::format("key 'tokenizer.ggml.model' names the unsupported tokenizer '{}'; known is gpt2",
-                                shown(name)));
+  throw InvalidFile(
+      fmt::format("key 'tokenizer.ggml.model' names the unsupported tokenizer '{}'; known is gpt2", shown(name)));
 }
 
 StringList read_strings(const std::vector<std::string_view>& stored) {

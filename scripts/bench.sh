@@ -11,15 +11,7 @@ scripts/build.sh
 model=$(scripts/get_model.sh)
 if [[ -z ${PEERS_PYTHON:-} ]]; then
   PEERS_PYTHON=.peers/bin/python
-  if [[ ! -f .peers/complete ]]; then
-    [[ -x $PEERS_PYTHON ]] || /usr/bin/python3 -m venv .peers
-    mapfile -t peers < <(/usr/bin/python3 -c '
-import tomllib
-print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["peers"], sep="\n")')
-    echo "Installing the peers into .peers: ${peers[*]}"
-    .peers/bin/pip install --quiet --disable-pip-version-check "${peers[@]}"
-    touch .peers/complete
-  fi
+  scripts/make_environment.sh .peers peers
 fi
 # The pool is measured inside a process that has PyTorch as well: that one sees our package alone out of .venv.
 mkdir -p build/package_alone

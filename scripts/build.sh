@@ -19,6 +19,7 @@ if [[ $preset == release ]]; then
      ! .venv/bin/python -c 'import ops_transformer' 2>/dev/null; then
     echo "Building the Python package"
     started=$(mktemp build/stamp.XXXXXX)
+    trap 'rm -f "$started"' EXIT
     # One compiler's name for both builds: ccache tells c++ from x86_64-linux-gnu-g++, which Python would name.
     CXX=${CXX:-c++} .venv/bin/pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps .
     mv "$started" "$stamp"

@@ -26,22 +26,4 @@ if ((${#missing[@]})); then
   apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 fi
 
-# The requirements stand in pyproject.toml alone; the environment remembers the list it was made from.
-requirements=$(/usr/bin/python3 - <<'PYTHON'
-import tomllib
-with open("pyproject.toml", "rb") as file:
-    project = tomllib.load(file)
-print("\n".join(project["build-system"]["requires"] + project["project"]["dependencies"]
-                + project["project"]["optional-dependencies"]["test"]))
-PYTHON
-)
-if [[ ! -x .venv/bin/python ]] || ! .venv/bin/python -c '' 2>/dev/null; then
-  rm -rf .venv
-  /usr/bin/python3 -m venv .venv
-fi
-if [[ ! -f .venv/requirements.txt || $requirements != "$(<.venv/requirements.txt)" ]]; then
-  echo "Installing Python packages into .venv"
-  printf '%s\n' "$requirements" >.venv/requirements.next
-  .venv/bin/pip install --quiet --disable-pip-version-check -r .venv/requirements.next
-  mv .venv/requirements.next .venv/requirements.txt
-fi
+scripts/make_environment.sh .venv build run test
