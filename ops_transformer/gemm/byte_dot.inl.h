@@ -1,48 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dot products of four bytes in each 32-bit lane, unsigned weights by signed activations. Two kinds of weights: nibbles
-// (0…15), whose products fit 16 bits for a whole block of 32 inputs, and bytes (s8 + 128). Activations lie within
-// +-127. All levels give the same integers. Included inside a level's region, after simd/begin.h.
+// Dot products of four bytes in each 32-bit lane, unsigned codes of kBits bits by signed activations within +-127. All
+// levels give the same integers. Included inside a level's region, after simd/begin.h.
 //
-//   I32 sum = dot_start<kBytes>(start);             a block begins; `start` is its constant part
-//   sum = dot_add<kBytes>(sum, weights, activations);  at most 8 times
-//   sum = dot_finish<kBytes>(sum, start);            int32: start + products
-// The start of bytes is -128 * sum of the activations.
+//   I32 sum = dot_start<kBits>(start);                a block begins; `start` is its constant part
+//   sum = dot_add<kBits>(sum, codes, activations);     at most 8 times
+//   sum = dot_finish<kBits>(sum, start);               int32: start + products
+//
+// Codes of 8 bits are s8 + 128: their start must be -128 * sum of the activations.
 
 #if defined(OPS_TRANSFORMER_ISA_avx512_vnni)
 
-template <bool kBytes>
+template <int kBits>
 OPS_TRANSFORMER_INLINE I32 dot_start(I32 start) noexcept {
   return start;
 }
-template <bool kBytes>
+template <int kBits>
 OPS_TRANSFORMER_INLINE I32 dot_add(I32 sum, I32 weights, I32 activations) noexcept {
   return (I32)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)weights, (__m512i)activations);
 }
-template <bool kBytes>
+template <int kBits>
 OPS_TRANSFORMER_INLINE I32 dot_finish(I32 sum, I32) noexcept {
   return sum;
 }
 
 #elif defined(OPS_TRANSFORMER_ISA_avx2_vnni)
 
-template <bool kBytes>
+template <int kBits>
 OPS_TRANSFORMER_INLINE I32 dot_start(I32 start) noexcept {
   return start;
 }
-template <bool kBytes>
+template <int kBits>
 OPS_TRANSFORMER_INLINE I32 dot_add(I32 sum, I32 weights, I32 activations) noexcept {
   return (I32)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)weights, (__m256i)activations);
 }
-template <bool kBytes>
+template <int kBits>
 OPS_TRANSFORMER_INLINE I32 dot_finish(I32 sum, I32) noexcept {
   return sum;
 }
 
 #else
 
-template <bool kBytes>
-OPS_TRANSFORMER_INLINE I32 dot_start(I32) noexcept {
-  return I32{};
+template <int kBits>
+OPS_TRANSFORMER_INLINE I32 dot_start(I32 start) noexcept {
+  return kBits > 4 && kBits < 8 ? start : I32{};
 }
 
 typedef std::int16_t I16 __attribute__((vector_size(kVectorBytes)));
@@ -58,8 +58,8 @@ OPS_TRANSFORMER_INLINE I32 add_pairs(I16 pairs) noexcept {
   #endif
 }
 
-// Two products in each 16-bit lane; nibbles: at most 2 * 15 * 127, so a block's 8 sums stay below 2^15.
-OPS_TRANSFORMER_INLINE I16 nibble_products(I32 weights, I32 activations) noexcept {
+// Two products in each 16-bit lane.
+OPS_TRANSFORMER_INLINE I16 code_products(I32 weights, I32 activations) noexcept {
   #if defined(OPS_TRANSFORMER_SIMD_512)
   return (I16)_mm512_maddubs_epi16((__m512i)weights, (__m512i)activations);
   #elif defined(OPS_TRANSFORMER_SIMD_256)
@@ -85,14 +85,16 @@ OPS_TRANSFORMER_INLINE I16 byte_products(I32 weights, I32 activations) noexcept 
   #endif
 }
 
-template <bool kBytes>
+// Up to four bits, 8 sums of two products are at most 8 * 2 * 15 * 127 < 2^15.
+template <int kBits>
 OPS_TRANSFORMER_INLINE I32 dot_add(I32 sum, I32 weights, I32 activations) noexcept {
-  if constexpr (kBytes) return sum + add_pairs(byte_products(weights, activations));
-  return (I32)((I16)sum + nibble_products(weights, activations));
+  if constexpr (kBits == 8) return sum + add_pairs(byte_products(weights, activations));
+  if constexpr (kBits > 4) return sum + add_pairs(code_products(weights, activations));
+  return (I32)((I16)sum + code_products(weights, activations));
 }
-template <bool kBytes>
+template <int kBits>
 OPS_TRANSFORMER_INLINE I32 dot_finish(I32 sum, I32 start) noexcept {
-  if constexpr (kBytes) return sum;
+  if constexpr (kBits > 4) return sum;
   return add_pairs((I16)sum) + start;
 }
 

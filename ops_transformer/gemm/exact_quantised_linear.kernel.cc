@@ -24,14 +24,17 @@ void expand(const std::byte* block, int first, float* panel) noexcept {
   const std::byte* codes = block + first / kQuantBlockLen * kForm.codes_bytes();
   for (int v = 0; v < kVectorsOfTile; ++v) {
     for (int i = 0; i < kQuantBlockLen; i += kForm.sub_len) {
-      const ScaleAndMinimum by = unpack_scales<kWeights>(block, (first + i) / kForm.sub_len, v);
+      const int sub = (first + i) / kForm.sub_len;
+      F32 scale = unpack_scale<kWeights>(block, v), minimum{};
+      if constexpr (kForm.sub_scale_bits > 0)
+        scale *= __builtin_convertvector(unpack_sub_scales<kWeights>(block, sub, v), F32);
+      if constexpr (kForm.has_minimum) minimum = unpack_minimum<kWeights>(block, sub, v);
 #pragma GCC unroll 8
       for (int g = i / 4; g < (i + kForm.sub_len) / 4; ++g) {
         const I32 four = unpack_codes<kWeights>(codes, g, v);
         for (int j = 0; j < 4; ++j) {
           const I32 code = ((four >> (8 * j)) & 255) - kForm.zero;
-          store(panel + (4 * g + j) * kPanelStride + v * kLanes,
-                by.scale * __builtin_convertvector(code, F32) + by.minimum);
+          store(panel + (4 * g + j) * kPanelStride + v * kLanes, scale * __builtin_convertvector(code, F32) + minimum);
         }
       }
     }

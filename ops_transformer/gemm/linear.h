@@ -13,8 +13,8 @@
 namespace ops_transformer {
 
 /// How products with weights below f32 are formed. `fast`: in the weights' own dot product, for which the activations
-/// are rounded too: to bf16 for bf16 weights, to int8 in blocks of 32 for q4_0, q4_1 and q8_0. `exact`: f32 products
-/// with the activations as they are and the dequantised weights. f32 and f16 weights are exact either way.
+/// are rounded too: to bf16 for bf16 weights, to int8 in blocks of 32 for the block-quantised types. `exact`: f32
+/// products with the activations as they are and the dequantised weights. f32 and f16 weights are exact either way.
 /// Sums are f32 in both. bf16 products take subnormals as zero where the CPU has a bf16 dot product.
 enum class Arithmetic : std::uint8_t { fast, exact };
 

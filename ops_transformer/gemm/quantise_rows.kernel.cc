@@ -48,15 +48,16 @@ OPS_TRANSFORMER_INLINE void quantise_block(const F32 (&values)[kVectors], Quanti
   const F32 inverse = splat(finite && most > 0.0f ? 127.0f / (most * up) : 0.0f);
   // Adding 1.5 * 2^23 leaves the nearest integer, ties to even, in the low bits.
   const F32 magic = splat(12582912.0f);
-  I32 total{};
+  I32 totals[2] = {};
   for (int v = 0; v < kVectors; ++v) {
     const F32 value = finite ? values[v] * splat(up) : F32{};
     const I32 code = (I32)(value * inverse + magic) - 0x4b400000;
-    total += code;
+    totals[2 * v / kVectors] += code;
     const Codes narrow = __builtin_convertvector(code, Codes);
     __builtin_memcpy(out.codes + v * kLanes, &narrow, sizeof narrow);
   }
-  out.sum = sum_lanes_int(total);
+  out.first_sum = sum_lanes_int(totals[0]);
+  out.sum = sum_lanes_int(totals[0] + totals[1]);
   out.scale = finite ? most / 127.0f : __builtin_nanf("");
   out.scaled_sum = out.scale * float(out.sum);
 }
@@ -90,7 +91,7 @@ struct Sum {
 template <class T>
 OPS_TRANSFORMER_INLINE bool quantise_four(const T* x, QuantisedBlock* out) noexcept {
   F32 values[4][2];
-  __m512i magnitudes[4], totals[4];
+  __m512i magnitudes[4], firsts[4], totals[4];
   for (int b = 0; b < 4; ++b) {
     values[b][0] = load(x + 32 * b);
     values[b][1] = load(x + 32 * b + 16);
@@ -104,7 +105,7 @@ OPS_TRANSFORMER_INLINE bool quantise_four(const T* x, QuantisedBlock* out) noexc
   if (_mm_movemask_epi8(ordinary) != 0xffff) return false;
   const __m128 most = _mm_castsi128_ps(largest), steps = _mm_set1_ps(127.0f);
   alignas(16) float inverse[4], scale[4], scaled_sum[4];
-  alignas(16) std::int32_t sum[4];
+  alignas(16) std::int32_t sum[4], first_sum[4];
   _mm_store_ps(inverse, _mm_div_ps(steps, most));
   for (int b = 0; b < 4; ++b) {
     // Rounds to the nearest integer, ties to even.
@@ -112,6 +113,7 @@ OPS_TRANSFORMER_INLINE bool quantise_four(const T* x, QuantisedBlock* out) noexc
     const __m512i high = _mm512_cvtps_epi32((__m512)(values[b][1] * splat(inverse[b])));
     _mm_storeu_si128((__m128i*)out[b].codes, _mm512_cvtepi32_epi8(low));
     _mm_storeu_si128((__m128i*)(out[b].codes + 16), _mm512_cvtepi32_epi8(high));
+    firsts[b] = low;
     totals[b] = _mm512_add_epi32(low, high);
   }
   const __m128i sums = reduce_four(totals, Sum{});
@@ -119,10 +121,12 @@ OPS_TRANSFORMER_INLINE bool quantise_four(const T* x, QuantisedBlock* out) noexc
   _mm_store_ps(scale, scales);
   _mm_store_ps(scaled_sum, _mm_mul_ps(scales, _mm_cvtepi32_ps(sums)));
   _mm_store_si128((__m128i*)sum, sums);
+  _mm_store_si128((__m128i*)first_sum, reduce_four(firsts, Sum{}));
   for (int b = 0; b < 4; ++b) {
     out[b].scale = scale[b];
     out[b].scaled_sum = scaled_sum[b];
     out[b].sum = sum[b];
+    out[b].first_sum = first_sum[b];
   }
   return true;
 }

@@ -15,8 +15,9 @@ namespace ops_transformer {
 struct QuantisedBlock {
   std::int8_t codes[kQuantBlockLen];
   float scale;
-  float scaled_sum;  // scale * sum of the codes: what a weight's minimum is multiplied by
-  std::int32_t sum;  // of the codes
+  float scaled_sum;        // scale * sum of the codes: what a weight's minimum is multiplied by
+  std::int32_t sum;        // of the codes
+  std::int32_t first_sum;  // of the first 16
 };
 
 constexpr std::size_t quantised_row_bytes(std::int64_t num_inputs) noexcept {

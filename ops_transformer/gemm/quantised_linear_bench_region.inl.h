@@ -15,7 +15,7 @@ double peak_int8(std::int64_t rounds, std::int32_t* sink) noexcept {
     __asm__("" : "+v"(weights), "+v"(activations));
 #endif
 #pragma GCC unroll 12
-    for (int j = 0; j < 12; ++j) sum[j] = dot_add<false>(sum[j], weights, activations);
+    for (int j = 0; j < 12; ++j) sum[j] = dot_add<4>(sum[j], weights, activations);
   }
   I32 total = sum[0];
   for (int j = 1; j < 12; ++j) total += sum[j];

@@ -83,20 +83,20 @@ constinit const WeightFormat kQ4_0Weights =
 constinit const WeightFormat kQ4_1Weights =
     format<DType::q4_1>(fast("q4_1 by int8", &multiply_q4_1), exact("q4_1 widened", &multiply_exact_q4_1));
 constinit const WeightFormat kQ5_0Weights =
-    format<DType::q5_0>(exact("q5_0 widened", &multiply_exact_q5_0), exact("q5_0 widened", &multiply_exact_q5_0));
+    format<DType::q5_0>(fast("q5_0 by int8", &multiply_q5_0), exact("q5_0 widened", &multiply_exact_q5_0));
 constinit const WeightFormat kQ5_1Weights =
-    format<DType::q5_1>(exact("q5_1 widened", &multiply_exact_q5_1), exact("q5_1 widened", &multiply_exact_q5_1));
+    format<DType::q5_1>(fast("q5_1 by int8", &multiply_q5_1), exact("q5_1 widened", &multiply_exact_q5_1));
 constinit const WeightFormat kQ8_0Weights =
     format<DType::q8_0>(fast("q8_0 by int8", &multiply_q8_0), exact("q8_0 widened", &multiply_exact_q8_0));
 constinit const WeightFormat kQ2_KWeights =
-    format<DType::q2_k>(exact("q2_k widened", &multiply_exact_q2_k), exact("q2_k widened", &multiply_exact_q2_k));
+    format<DType::q2_k>(fast("q2_k by int8", &multiply_q2_k), exact("q2_k widened", &multiply_exact_q2_k));
 constinit const WeightFormat kQ3_KWeights =
-    format<DType::q3_k>(exact("q3_k widened", &multiply_exact_q3_k), exact("q3_k widened", &multiply_exact_q3_k));
+    format<DType::q3_k>(fast("q3_k by int8", &multiply_q3_k), exact("q3_k widened", &multiply_exact_q3_k));
 constinit const WeightFormat kQ4_KWeights =
-    format<DType::q4_k>(exact("q4_k widened", &multiply_exact_q4_k), exact("q4_k widened", &multiply_exact_q4_k));
+    format<DType::q4_k>(fast("q4_k by int8", &multiply_q4_k), exact("q4_k widened", &multiply_exact_q4_k));
 constinit const WeightFormat kQ5_KWeights =
-    format<DType::q5_k>(exact("q5_k widened", &multiply_exact_q5_k), exact("q5_k widened", &multiply_exact_q5_k));
+    format<DType::q5_k>(fast("q5_k by int8", &multiply_q5_k), exact("q5_k widened", &multiply_exact_q5_k));
 constinit const WeightFormat kQ6_KWeights =
-    format<DType::q6_k>(exact("q6_k widened", &multiply_exact_q6_k), exact("q6_k widened", &multiply_exact_q6_k));
+    format<DType::q6_k>(fast("q6_k by int8", &multiply_q6_k), exact("q6_k widened", &multiply_exact_q6_k));
 
 }  // namespace ops_transformer

@@ -20,37 +20,43 @@ OPS_TRANSFORMER_INLINE I32 unpack_codes(const std::byte* codes, int group, int v
   return code;
 }
 
-// Whole numbers of a byte each.
-OPS_TRANSFORMER_INLINE F32 load_bytes(const std::byte* p) noexcept {
+// kLanes whole numbers of a byte each.
+OPS_TRANSFORMER_INLINE I32 load_bytes(const std::byte* p) noexcept {
+#if defined(OPS_TRANSFORMER_SIMD_512)
+  return (I32)_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p));
+#else
   typedef std::int8_t Bytes __attribute__((vector_size(kLanes)));
   Bytes bytes;
   __builtin_memcpy(&bytes, p, sizeof bytes);
-  return __builtin_convertvector(bytes, F32);
+  return __builtin_convertvector(bytes, I32);
+#endif
 }
 
-struct ScaleAndMinimum {
-  F32 scale, minimum;
-};
-
-// What multiplies the codes of the sub-block `sub` of a packed block (scale), and what each of its inputs adds
-// (minimum; 0 where the type has none). Both products are exact.
+// Of the sub-block `sub` of a packed block, the outputs from v * kLanes on.
 template <DType kWeights>
-OPS_TRANSFORMER_INLINE ScaleAndMinimum unpack_scales(const std::byte* block, int sub, int v) noexcept {
+OPS_TRANSFORMER_INLINE I32 unpack_sub_scales(const std::byte* block, int sub, int v) noexcept {
   constexpr WeightForm kForm = weight_form(kWeights);
-  const auto* halves = reinterpret_cast<const Float16*>(block + kForm.scales_at()) + v * kLanes;
-  ScaleAndMinimum result{load(halves), F32{}};
-  if constexpr (kForm.has_minimum) result.minimum = load(halves + 16);
-  const std::byte* subs = block + kForm.sub_scales_at() + sub * 16 + v * kLanes;
-  if constexpr (kForm.sub_scale_bits == 8) {
-    result.scale *= load_bytes(subs);
-    if constexpr (kForm.has_minimum) result.minimum *= load_bytes(subs + kForm.sub_minima_at() - kForm.sub_scales_at());
-  } else if constexpr (kForm.sub_scale_bits == 4) {
-    typedef std::uint8_t Bytes __attribute__((vector_size(kLanes)));
-    Bytes bytes;
-    __builtin_memcpy(&bytes, subs, sizeof bytes);
-    const I32 both = __builtin_convertvector(bytes, I32);
-    result.scale *= __builtin_convertvector(both & 15, F32);
-    result.minimum *= __builtin_convertvector(both >> 4, F32);
-  }
-  return result;
+  const I32 bytes = load_bytes(block + kForm.sub_scales_at() + sub * 16 + v * kLanes);
+  return kForm.sub_scale_bits == 4 ? bytes & 15 : bytes;
+}
+template <DType kWeights>
+OPS_TRANSFORMER_INLINE I32 unpack_sub_minima(const std::byte* block, int sub, int v) noexcept {
+  constexpr WeightForm kForm = weight_form(kWeights);
+  if constexpr (kForm.sub_scale_bits == 4)
+    return (load_bytes(block + kForm.sub_scales_at() + sub * 16 + v * kLanes) >> 4) & 15;
+  return load_bytes(block + kForm.sub_minima_at() + sub * 16 + v * kLanes);
+}
+
+// What multiplies the codes of the sub-block `sub` of a packed block. The product is exact.
+template <DType kWeights>
+OPS_TRANSFORMER_INLINE F32 unpack_scale(const std::byte* block, int v) noexcept {
+  return load(reinterpret_cast<const Float16*>(block + weight_form(kWeights).scales_at()) + v * kLanes);
+}
+// The minimum of a sub-block: what each of its inputs adds. The product is exact.
+template <DType kWeights>
+OPS_TRANSFORMER_INLINE F32 unpack_minimum(const std::byte* block, int sub, int v) noexcept {
+  constexpr WeightForm kForm = weight_form(kWeights);
+  const F32 minimum = load(reinterpret_cast<const Float16*>(block + kForm.scales_at() + 32) + v * kLanes);
+  if constexpr (kForm.sub_scale_bits == 0) return minimum;
+  return minimum * __builtin_convertvector(unpack_sub_minima<kWeights>(block, sub, v), F32);
 }

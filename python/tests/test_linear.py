@@ -11,7 +11,6 @@ import ops_transformer as ops
 
 ACTIVATIONS = ["none", "relu", "silu", "gelu_tanh", "gelu_erf"]
 QUANTISED = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0"]
-INT8 = ["q4_0", "q4_1", "q8_0"]  # multiplied by int8 activations
 # gguf reads these and writes none; where their blocks have f16 scales and minima.
 HALVES_OF_K = {"q2_k": [80, 82], "q3_k": [108], "q4_k": [0, 2], "q5_k": [0, 2], "q6_k": [208]}
 
@@ -76,13 +75,13 @@ def test_dequantise_checks_its_arguments():
 def as_kernels_see(x, dtype, exact):
     if not exact and dtype == "bf16":
         return x.astype(np.float32).astype(ml_dtypes.bfloat16)
-    if not exact and dtype in INT8:
+    if not exact and (dtype in QUANTISED or dtype in HALVES_OF_K):
         return references.quantise_activations(x)
     return x
 
 
 def pack(weight, dtype, **arguments):
-    if dtype in QUANTISED:
+    if dtype in QUANTISED or dtype in HALVES_OF_K:
         blocks, values = quantise(weight, dtype)
         return ops.PackedWeights(blocks, dtype, **arguments), values
     values = weight.astype(references.DTYPES[dtype])
@@ -124,14 +123,15 @@ def test_linear_matches_reference(
 
 
 @pytest.mark.parametrize("isa", ops.supported_isas())
-@pytest.mark.parametrize("dtype", sorted(references.DTYPES) + QUANTISED)
+@pytest.mark.parametrize("dtype", sorted(references.DTYPES) + QUANTISED + list(HALVES_OF_K))
 @pytest.mark.parametrize("rows", [1, 5, 40])
 def test_every_level(isa, dtype, rows, rng):
+    num_inputs = 512 if dtype in HALVES_OF_K else 320
     context = ops.Context(num_threads=2, isa=isa)
-    packed, values = pack(rng.standard_normal((100, 320), np.float32), dtype, context=context)
-    x = rng.standard_normal((rows, 320), np.float32)
+    packed, values = pack(rng.standard_normal((100, num_inputs), np.float32), dtype, context=context)
+    x = rng.standard_normal((rows, num_inputs), np.float32)
     expected, magnitude = references.linear(as_kernels_see(x, dtype, False), values)
-    references.assert_close(ops.linear(x, packed, context=context), expected, 322, magnitude)
+    references.assert_close(ops.linear(x, packed, context=context), expected, num_inputs + 2, magnitude)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "q4_1"])
@@ -221,7 +221,7 @@ def test_errors_name_the_argument(arguments, message):
     "weight, dtype, message",
     [
         (np.ones(8, np.float32), None, "2 dimensions"),
-        (np.ones((2, 8), np.int32), None, "which can't be packed"),
+        (np.ones((2, 8), np.int32), None, "is i32, must be f32 or bf16"),
         (np.ones((2, 18), np.uint8), "q9", "dtype is 'q9'"),
         (np.ones((2, 18), np.uint8), "f32", "dtype is 'f32'"),
         (np.ones((2, 17), np.uint8), "q4_0", "whole blocks of 18 bytes, got 17"),
