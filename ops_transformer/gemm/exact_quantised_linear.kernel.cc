@@ -21,7 +21,7 @@ constexpr int kVectorsOfTile = kTileOutputs / kLanes;
 template <DType kWeights>
 void expand(const std::byte* block, int first, float* panel) noexcept {
   constexpr WeightForm kForm = weight_form(kWeights);
-  const std::byte* codes = block + first / kQuantBlockLen * kForm.codes_bytes();
+  const std::byte* codes = block + first / kQuantBlockLen * kForm.part_bytes();
   for (int v = 0; v < kVectorsOfTile; ++v) {
     for (int i = 0; i < kQuantBlockLen; i += kForm.sub_len) {
       const int sub = (first + i) / kForm.sub_len;

@@ -130,7 +130,7 @@ OPS_TRANSFORMER_INLINE void add_block_of_subs(const MultiplyArgs& args, const st
 #pragma GCC unroll 2
     for (int i = 0; i < kSubsOfPart; ++i) {
       I32 dot[kNumRows][kVectors];
-      dot_codes<kWeights>(args, x_part, weights + part * kForm.codes_bytes(), i, dot);
+      dot_codes<kWeights>(args, x_part, weights + part * kForm.part_bytes(), i, dot);
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
         const I32 scale = unpack_sub_scales<kWeights>(weights + v / kTileVectors * args.tile_bytes,

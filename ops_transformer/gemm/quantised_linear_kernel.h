@@ -5,9 +5,9 @@
 
 namespace ops_transformer {
 
-/// Rows of QuantisedBlocks by tiles of quantised weights (WeightForm). Sums over 32 inputs are integers, the same at every
-/// level, sub-scales included; they add up in f32 in the order of the inputs.
-/// Types without sub-scales, for each 32 inputs:
+/// Rows of QuantisedBlocks by tiles of quantised weights (WeightForm). Sums over 32 inputs are integers, the same at
+/// every level, sub-scales included; they add up in f32 in the order of the inputs. Types without sub-scales, for each
+/// 32 inputs:
 ///   sum = fma(weight scale * activation scale, integer sum, sum)
 ///   sum = fma(weight minimum, activation scaled_sum, sum)         where there are minima
 /// Types with sub-scales:

@@ -38,22 +38,18 @@ void pack_tile(const void* const* rows, std::int64_t num_inputs, std::byte* tile
   for (std::int64_t b = 0; b < num_blocks; ++b, tile += kForm.block_bytes()) {
     for (int output = 0; output < kTileOutputs; ++output) {
       if (!rows[output]) continue;
-      WeightBlock block;
+      WeightBlock block{};
       read_block(kWeights, static_cast<const std::byte*>(rows[output]) + std::size_t(b) * file_block, block);
       for (int i = 0; i < kForm.block_len / kQuantBlockLen; ++i) {
-        std::byte* const planes = tile + i * kForm.codes_bytes() + output * 4;
+        std::byte* const planes = tile + i * kForm.part_bytes() + output * 4;
         pack_plane(block.codes + 8 * i, kForm.low_bits, 0, planes);
         pack_plane(block.codes + 8 * i, kForm.high_bits, kForm.low_bits, planes + 64 * kForm.low_bits);
       }
       for (int sub = 0; kForm.sub_scale_bits && sub < kForm.num_subs(); ++sub) {
-        const auto scale = std::uint8_t(block.sub_scales[sub]);
-        std::byte* const at = tile + kForm.sub_scales_at() + sub * kTileOutputs + output;
-        if (kForm.sub_scale_bits == 4) {
-          *at = std::byte(scale | std::uint8_t(block.sub_minima[sub]) << 4);
-        } else {
-          *at = std::byte(scale);
-          if (kForm.has_minimum) at[kForm.sub_minima_at() - kForm.sub_scales_at()] = std::byte(block.sub_minima[sub]);
-        }
+        const auto scale = std::uint8_t(block.sub_scales[sub]), minimum = std::uint8_t(block.sub_minima[sub]);
+        tile[kForm.sub_scales_at(sub) + output] = std::byte(kForm.sub_scale_bits == 4 ? scale | minimum << 4 : scale);
+        if (kForm.sub_scale_bits == 8 && kForm.has_minimum)
+          tile[kForm.sub_minima_at(sub) + output] = std::byte(minimum);
       }
       std::memcpy(tile + kForm.scales_at() + output * 2, &block.scale, 2);
       if (kForm.has_minimum) std::memcpy(tile + kForm.scales_at() + 32 + output * 2, &block.minimum, 2);

@@ -23,17 +23,25 @@ struct WeightForm {
   constexpr int code_bits() const { return low_bits + high_bits; }
   constexpr int num_subs() const { return block_len / sub_len; }
 
-  // Packed, a tile of 16 outputs is its blocks one after the other, and a block:
-  //   for each 32 inputs a plane of the low bits, then one of the high bits. A plane of n bits is n * 64 B: words
-  //     [n][output]; the four codes of group g (inputs 4g…) are in word g % n from bit g / n * n of each byte on
-  //   sub-scales [num_subs][output], sub-minima likewise
-  //   f16 scales [output], f16 minima [output]
-  constexpr int codes_bytes() const { return 64 * code_bits(); }  // of 32 inputs
-  constexpr int sub_scales_at() const { return block_len / kQuantBlockLen * codes_bytes(); }
-  constexpr int sub_minima_at() const { return sub_scales_at() + (sub_scale_bits ? 16 * num_subs() : 0); }
-  constexpr int scales_at() const {
-    return sub_minima_at() + (has_minimum && sub_scale_bits == 8 ? 16 * num_subs() : 0);
+  // Packed, a tile of 16 outputs is its blocks one after the other, and a block is its parts of 32 inputs, then f16
+  // scales [output], then f16 minima [output]. What a part needs lies in it, so that one row's reading is sequential:
+  // sub-scales after all codes of a block made 77 % of a pure read where this makes 9x % (q6_k, Zen 4, Dec 2026). A
+  // part:
+  //   a plane of the low bits, then one of the high bits. A plane of n bits is n * 64 B: words [n][output]; the four
+  //     codes of group g (inputs 4g…) are in word g % n from bit g / n * n of each byte on
+  //   sub-scales [sub][output], sub-minima likewise
+  constexpr int subs_of_part() const { return kQuantBlockLen / sub_len; }
+  constexpr int codes_bytes() const { return 64 * code_bits(); }
+  constexpr int subs_bytes() const { return 16 * subs_of_part(); }
+  constexpr int part_bytes() const {
+    return codes_bytes() + (sub_scale_bits == 0                  ? 0
+                            : sub_scale_bits == 8 && has_minimum ? 2 * subs_bytes()
+                                                                 : subs_bytes());
   }
+  constexpr int part_at(int sub) const { return sub / subs_of_part() * part_bytes(); }
+  constexpr int sub_scales_at(int sub) const { return part_at(sub) + codes_bytes() + sub % subs_of_part() * 16; }
+  constexpr int sub_minima_at(int sub) const { return sub_scales_at(sub) + (sub_scale_bits == 8 ? subs_bytes() : 0); }
+  constexpr int scales_at() const { return block_len / kQuantBlockLen * part_bytes(); }
   constexpr int block_bytes() const { return scales_at() + (has_minimum ? 64 : 32); }
 };
 

@@ -36,15 +36,14 @@ OPS_TRANSFORMER_INLINE I32 load_bytes(const std::byte* p) noexcept {
 template <DType kWeights>
 OPS_TRANSFORMER_INLINE I32 unpack_sub_scales(const std::byte* block, int sub, int v) noexcept {
   constexpr WeightForm kForm = weight_form(kWeights);
-  const I32 bytes = load_bytes(block + kForm.sub_scales_at() + sub * 16 + v * kLanes);
+  const I32 bytes = load_bytes(block + kForm.sub_scales_at(sub) + v * kLanes);
   return kForm.sub_scale_bits == 4 ? bytes & 15 : bytes;
 }
 template <DType kWeights>
 OPS_TRANSFORMER_INLINE I32 unpack_sub_minima(const std::byte* block, int sub, int v) noexcept {
   constexpr WeightForm kForm = weight_form(kWeights);
-  if constexpr (kForm.sub_scale_bits == 4)
-    return (load_bytes(block + kForm.sub_scales_at() + sub * 16 + v * kLanes) >> 4) & 15;
-  return load_bytes(block + kForm.sub_minima_at() + sub * 16 + v * kLanes);
+  if constexpr (kForm.sub_scale_bits == 4) return (load_bytes(block + kForm.sub_scales_at(sub) + v * kLanes) >> 4) & 15;
+  return load_bytes(block + kForm.sub_minima_at(sub) + v * kLanes);
 }
 
 // What multiplies the codes of the sub-block `sub` of a packed block. The product is exact.
