@@ -93,6 +93,49 @@ TEST(AttentionCases, Case2WindowHidesWholeLeadingTiles) {
   }
 }
 
+TEST(AttentionCases, Case2WindowGivenAsABias) {
+  for (std::int64_t len : {600, 1025}) {
+    Inputs in(1, 1, len, len, 2, 2);
+    for (auto* t : {&in.q, &in.k, &in.v}) std::fill(t->begin(), t->end(), 1.0f);
+    std::vector<float> bias(std::size_t(len * len), -kInf);
+    for (std::int64_t i = 0; i < len; ++i) {
+      for (std::int64_t j = std::max<std::int64_t>(0, i - 9); j <= i; ++j) bias[std::size_t(i * len + j)] = 0;
+    }
+    in_every_way([&](Context& context) {
+      for (float x : in.run(context, {.bias = ConstTensorView(bias.data(), DType::f32, {len, len})}).out) {
+        ASSERT_EQ(x, 1.0f);
+      }
+    });
+  }
+}
+
+TEST(AttentionCases, Case1AMaskThatHidesAWholeRow) {
+  Inputs in(1, 1, 2, 2, 4, 4);
+  test::Random random(1);
+  for (auto* t : {&in.q, &in.k, &in.v}) test::fill_normal(*t, random);
+  const std::uint8_t visible[4] = {0, 0, 1, 1};
+  in_every_way([&](Context& context) {
+    const Result masked = in.run(context, {.visible = ConstTensorView(visible, DType::boolean, {2, 2})});
+    const Result plain = in.run(context);
+    for (std::size_t d = 0; d < 4; ++d) {
+      EXPECT_EQ(masked.out[d], 0.0f);
+      EXPECT_NEAR(masked.out[4 + d], plain.out[4 + d], 1e-6f);
+    }
+    EXPECT_EQ(masked.lse[0], -kInf);
+    EXPECT_FLOAT_EQ(masked.lse[1], plain.lse[1]);
+  });
+}
+
+TEST(AttentionCases, Case4TopLeftWhereAskedFor) {
+  Inputs in(1, 1, 2, 5, 1, 1);
+  in.v = counting(5);
+  in_every_way([&](Context& context) {
+    const Result r = in.run(context, {.mask = Mask::causal, .align = MaskAlign::first});
+    expect_near(r.out, {0, 0.5f});
+    expect_near(r.lse, {0, 0.693147f});
+  });
+}
+
 TEST(AttentionCases, Case4CausalAlignsTheLastQueryWithTheLastKey) {
   Inputs in(1, 1, 2, 5, 1, 1);
   in.v = counting(5);
@@ -163,6 +206,43 @@ TEST(AttentionCases, Case10MaskedNanAndInfinityStayOut) {
           }
         }
       });
+    }
+  }
+}
+
+// A mask by key: NaN that only some rows of a group see reaches those alone, whatever the length and the kernel.
+TEST(AttentionCases, Case10AMaskKeepsNanFromTheRowsItHidesItFrom) {
+  for (float poison : {kNan, kInf}) {
+    for (std::int64_t queries : {1, 2, 40}) {
+      for (std::int64_t keys : {2, 70, 300}) {
+        Inputs clean(4, 1, queries, keys, 5, 37);
+        test::Random random(9);
+        for (auto* t : {&clean.q, &clean.k, &clean.v}) test::fill_normal(*t, random);
+        Inputs bad = clean;
+        const std::int64_t key = keys / 2;
+        for (std::int64_t d = 0; d < 5; ++d) bad.k[std::size_t(key * 5 + d)] = poison;
+        for (std::int64_t d = 0; d < 37; ++d) bad.v[std::size_t(key * 37 + d)] = poison;
+        std::vector<std::uint8_t> visible(std::size_t(4 * keys), 1);
+        std::vector<float> bias(std::size_t(4 * keys));
+        for (std::int64_t h : {0, 1, 3}) {
+          visible[std::size_t(h * keys + key)] = 0;
+          bias[std::size_t(h * keys + key)] = -kInf;
+        }
+        const FlashAttentionOptions by_mask{.visible = ConstTensorView(visible.data(), DType::boolean, {4, 1, keys})};
+        const FlashAttentionOptions by_bias{.bias = ConstTensorView(bias.data(), DType::f32, {4, 1, keys})};
+        in_every_way([&](Context& context) {
+          for (const FlashAttentionOptions& options : {by_mask, by_bias}) {
+            const Result a = clean.run(context, options), b = bad.run(context, options);
+            for (std::size_t i = 0; i < a.out.size(); ++i) {
+              const bool sees = i / std::size_t(37 * queries) == 2;
+              ASSERT_EQ(std::isfinite(b.out[i]), !sees);
+              if (!sees) {
+                ASSERT_EQ(a.out[i], b.out[i]);
+              }
+            }
+          }
+        });
+      }
     }
   }
 }
@@ -280,6 +360,18 @@ TEST(AttentionCases, Case23SumOverLongKeysDoesNotStall) {
 }
 
 // One token in a batch of empty sequences, 7 key heads in groups of 3.
+// A sink alone takes the whole sum of a row that sees nothing.
+TEST(AttentionCases, SinksOfEmptyRows) {
+  Inputs in(2, 1, 3, 1, 1, 1);
+  in.v = {8};
+  const float sinks[2] = {0, -kInf};
+  in_every_way([&](Context& context) {
+    const Result r = in.run(context, {.mask = Mask::causal, .sinks = sinks});
+    expect_near(r.out, {0, 0, 4, 0, 0, 8});
+    expect_near(r.lse, {0, 0, 0.693147f, -kInf, -kInf, 0});
+  });
+}
+
 TEST(AttentionCases, Case28EmptySequencesInAPackedBatch) {
   test::Random random(4);
   std::vector<float> q(21 * 120), k(7 * 120), v(7 * 120);
@@ -358,7 +450,24 @@ TEST(AttentionErrors, NameTheArgument) {
   EXPECT_NE(message(t, t, t, out, {.softmax_scale = kNan}).find("softmax_scale is nan"), std::string::npos);
   EXPECT_NE(message(t, t, t, out, {.mask = Mask::causal, .window = 0}).find("window is 0"), std::string::npos);
   EXPECT_NE(message(t, t, t, out, {.window = 3}).find("needs the causal mask"), std::string::npos);
-  EXPECT_NE(message(t, t, t, out, {.window_left = -1}).find("window_left is -1"), std::string::npos);
+  EXPECT_NE(message(t, t, t, out, {.mask = Mask::causal, .window_right = 2}).find("window_right is 2 with the causal"),
+            std::string::npos);
+  EXPECT_NE(message(t, t, t, out, {.logit_soft_cap = -1}).find("logit_soft_cap is -1"), std::string::npos);
+  EXPECT_NE(message(t, t, t, out, {.alibi_slopes = std::span(x, 3)}).find("alibi_slopes has 3 entries"),
+            std::string::npos);
+  const float nan_sink[2] = {0, kNan};
+  EXPECT_NE(message(t, t, t, out, {.sinks = nan_sink}).find("sinks[1] is nan"), std::string::npos);
+  const std::int64_t prefixes[2] = {4, 1};
+  EXPECT_NE(message(t, t, t, out, {.prefix_lens = prefixes}).find("prefix_lens has 2 entries"), std::string::npos);
+  EXPECT_NE(message(t, t, t, out, {.prefix_lens = std::span(prefixes, 1)}).find("prefix_lens[0] is 4"),
+            std::string::npos);
+  EXPECT_NE(message(t, t, t, out, {.window_left = 1, .prefix_lens = std::span(prefixes, 1)}).find("limit to the left"),
+            std::string::npos);
+  EXPECT_NE(message(t, t, t, out, {.visible = t}).find("visible must be bool"), std::string::npos);
+  EXPECT_NE(message(t, t, t, out, {.bias = ConstTensorView(x, DType::f32, {3, 4})}).find("dimension 1 must be 3 or 1"),
+            std::string::npos);
+  EXPECT_NE(message(t, t, t, out, {.bias = ConstTensorView(y, DType::f32, {3, 3})}).find("out must not overlap bias"),
+            std::string::npos);
   EXPECT_NE(message(t, t, t, out, {.lse = TensorView(y, DType::f32, {1, 2, 3})}).find("lse must not overlap out"),
             std::string::npos);
   // More heads than an int holds, of values that need no memory.

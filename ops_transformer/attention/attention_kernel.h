@@ -9,21 +9,48 @@
 
 namespace ops_transformer {
 
+/// One value for each query head, query and key, read where it lies. Strides in elements, 0 where it is broadcast.
+struct ScoreGrid {
+  const void* data;  // nullptr: none
+  DType dtype;
+  std::int64_t head_stride, row_stride, key_stride;
+};
+
+/// An f32 output with a value (or eight equal ones) for each query head and query.
+struct RowOutput {
+  float* data;  // nullptr: not wanted
+  std::int64_t row_stride, head_stride;
+};
+
+/// What happens to a score between the products and the softmax, in this order: scaled_bias is added to it, it is
+/// scaled, capped, bias is added to it, ALiBi's distance is taken off, and where `visible` is false it is -inf.
+struct ScoreRule {
+  bool any;               // false: only scaled, and all else here is unset
+  float cap_in, cap_out;  // cap_out tanh(cap_in score), in powers of two; 0: no cap
+  ScoreGrid bias;         // times bias_scale
+  bool bias_first;        // before the scale
+  float bias_scale;
+  const float* alibi_slopes;  // [num_q_heads]; nullptr: none
+  ScoreGrid visible;          // boolean
+};
+
 /// What is the same for every item of a call. Strides in elements.
 struct AttentionArgs {
   const void* q;
   const void* k;
   const void* v;
   void* out;
-  float* lse;       // nullptr: not wanted
+  RowOutput lse, softmax_max, softmax_sum;  // the last two hold eight copies
+  ScoreRule rule;
+  const float* sinks;  // [num_q_heads], a score without a value; nullptr: none
   float* partials;  // rows of partial_stride floats: o[value_dim], then at partial_stride - 2 the maximum and the sum
   std::int64_t q_row_stride, q_head_stride;
   std::int64_t k_row_stride, k_head_stride, k_page_stride;
   std::int64_t v_row_stride, v_head_stride, v_page_stride;
-  std::int64_t out_row_stride, out_head_stride, lse_row_stride, lse_head_stride;
+  std::int64_t out_row_stride, out_head_stride;
   std::int64_t partial_stride;
   std::int64_t page_size;                  // keys that lie row_stride apart before the next page
-  std::int64_t window_left, window_right;  // keys seen before and after a query's own position
+  std::int64_t window_left, window_right;  // keys seen before and after a query's own position; may be negative
   int head_dim, value_dim, group;          // group: query heads of one key head
   int key_tile;
   float score_scale;  // |softmax_scale| log2(e): the kernels work in powers of two
@@ -33,9 +60,13 @@ struct AttentionArgs {
 
 /// Offsets in elements. The sequence's rows are numbered query by query: row = query * group + head in group.
 struct AttentionSequence {
-  std::int64_t q_offset, k_offset, v_offset, out_offset, lse_offset;
-  const std::int32_t* pages;  // nullptr: contiguous
+  std::int64_t q_offset, k_offset, v_offset, out_offset, lse_offset, max_offset, sum_offset;
+  std::int64_t bias_offset, visible_offset;
+  std::int64_t visible_first_key;  // key of column 0 of the rule's `visible`; those before it are visible
+  const std::int32_t* pages;       // nullptr: contiguous
   std::int64_t q_len, kv_len;
+  std::int64_t first_position;  // key position at which query 0 stands
+  std::int64_t prefix_len;      // keys that every query sees
 };
 
 /// Rows [first_row, last_row) of one key head against keys [first_key, last_key).
@@ -65,11 +96,36 @@ __attribute__((always_inline)) inline std::int64_t out_offset(const AttentionArg
                                                               RowPlace place) noexcept {
   return sequence.out_offset + place.query * args.out_row_stride + place.head * args.out_head_stride;
 }
-/// nullptr: not wanted.
-__attribute__((always_inline)) inline float* lse_place(const AttentionArgs& args, const AttentionSequence& sequence,
-                                                       RowPlace place) noexcept {
-  if (!args.lse) return nullptr;
-  return args.lse + sequence.lse_offset + place.query * args.lse_row_stride + place.head * args.lse_head_stride;
+/// Where the sums of a row go; nullptr: not wanted.
+struct SoftmaxPlaces {
+  float *lse, *max, *sum;
+};
+__attribute__((always_inline)) inline SoftmaxPlaces softmax_places(const AttentionArgs& args,
+                                                                   const AttentionSequence& sequence,
+                                                                   RowPlace place) noexcept {
+  const auto at = [place](const RowOutput& rows, std::int64_t offset) -> float* {
+    if (!rows.data) return nullptr;
+    return rows.data + offset + place.query * rows.row_stride + place.head * rows.head_stride;
+  };
+  return {at(args.lse, sequence.lse_offset), at(args.softmax_max, sequence.max_offset),
+          at(args.softmax_sum, sequence.sum_offset)};
+}
+
+struct KeyRange {
+  std::int64_t first, last;
+};
+/// Keys that `query` sees of [first, last), by the mask's rules. Both ends never fall from one query to the next, also
+/// where the range is empty.
+__attribute__((always_inline)) inline KeyRange keys_seen(const AttentionArgs& args, const AttentionSequence& sequence,
+                                                         std::int64_t query, std::int64_t first,
+                                                         std::int64_t last) noexcept {
+  const std::int64_t position = query + sequence.first_position;
+  std::int64_t begin = first, end = last;
+  if (position - first > args.window_left) begin = position - args.window_left;
+  if (last - 1 - position > args.window_right) end = position + args.window_right + 1;
+  if (end < sequence.prefix_len) end = sequence.prefix_len < last ? sequence.prefix_len : last;
+  if (end < first) end = first;
+  return {begin < end ? begin : end, end};
 }
 
 /// Most query blocks that one item of flash_tiles holds.
@@ -95,7 +151,7 @@ inline constexpr int kMaxHeadDim = 768;
 
 /// A row's result over part of the keys: o = sum of w v and l = sum of w, with weights w relative to the maximum m.
 struct AttentionPart {
-  const void* o;
+  const void* o;  // nullptr: zeros
   DType o_dtype;
   float m, l;
 };
@@ -110,7 +166,7 @@ struct MergedRow {
   DType out_dtype;
   std::int64_t out_offset;
   int value_dim;
-  float* lse;  // nullptr: not wanted
+  SoftmaxPlaces softmax;
 };
 
 /// The one way in which partial results become one. Parts with l = 0 are not read; none left: out 0, lse -inf.

@@ -278,5 +278,87 @@ TEST(PagedAttention, SteadyStateNeedsNoMoreWorkspace) {
   EXPECT_EQ(context.workspace_high_water_bytes(), once);
 }
 
+// Three sequences with rules of their own, packed, paged and one by one: prefixes, trees, bias and mask by packed row.
+TEST(AttentionPackedRules, AreThoseOfEachSequenceAlone) {
+  const std::vector<std::int64_t> q_offsets = {0, 5, 5, 22}, kv_lens = {40, 7, 90};
+  const std::int64_t total_q = 22, columns = 96;
+  test::Random random(8);
+  std::vector<float> bias(std::size_t(kHeads * total_q * columns));
+  test::fill_normal(bias, random);
+  std::vector<std::uint8_t> visible(std::size_t(total_q * columns));
+  for (std::uint8_t& x : visible) x = random.integer(0, 3) != 0;
+  const std::vector<std::int64_t> prefixes = {30, 2, 80};
+  const std::vector<float> slopes = {0.5f, 0.25f, 0.1f, 0.05f, 0, 1}, sinks = {0, 1, -1, 2, 0.5f, -3};
+  FlashAttentionOptions packed{.mask = Mask::causal,
+                               .prefix_lens = prefixes,
+                               .bias = ConstTensorView(bias.data(), DType::f32, {kHeads, total_q, columns}),
+                               .logit_soft_cap = 2,
+                               .alibi_slopes = slopes,
+                               .sinks = sinks};
+  const ConstTensorView mask(visible.data(), DType::boolean, {total_q, columns});
+  for (Isa isa : supported_isas()) {
+    if (!flash_tiles.row(isa)) continue;
+    for (bool tree : {false, true}) {
+      SCOPED_TRACE(testing::Message() << isa_name(isa) << " tree " << tree);
+      Context context({.num_threads = 2, .deterministic = true, .isa = isa});
+      packed.visible = tree ? std::nullopt : std::optional(mask);
+      packed.tree = tree ? std::optional(mask) : std::nullopt;
+      KvPool pool(pool_options(16, DType::f32));
+      std::vector<Tokens> tokens;
+      std::vector<Step> steps;
+      std::vector<SequenceId> ids;
+      for (std::size_t b = 0; b < 3; ++b) tokens.emplace_back(kv_lens[b], 20 + b);
+      for (std::size_t b = 0; b < 3; ++b) {
+        ids.push_back(pool.add_sequence());
+        append(context, pool, ids[b], tokens[b], 0, kv_lens[b]);
+        const std::int64_t n = q_offsets[b + 1] - q_offsets[b];
+        steps.push_back({ids[b], &tokens[b], kv_lens[b] - n, n});
+      }
+      const std::vector<float> paged = attend(context, pool, steps, packed);
+      std::vector<float> k, v, q;
+      std::vector<std::int64_t> kv_offsets = {0};
+      for (std::size_t b = 0; b < 3; ++b) {
+        k.insert(k.end(), tokens[b].k.begin(), tokens[b].k.end());
+        v.insert(v.end(), tokens[b].v.begin(), tokens[b].v.end());
+        q.insert(q.end(), tokens[b].q.begin() + steps[b].first * kHeads * kDim, tokens[b].q.end());
+        kv_offsets.push_back(kv_offsets.back() + kv_lens[b]);
+      }
+      GuardedBuffer<float> varlen(q.size());
+      flash_attention_varlen(context, {q.data(), DType::f32, {total_q, kHeads, kDim}},
+                             {k.data(), DType::f32, {kv_offsets.back(), kKvHeads, kDim}},
+                             {v.data(), DType::f32, {kv_offsets.back(), kKvHeads, kDim}},
+                             {varlen.data(), DType::f32, {total_q, kHeads, kDim}}, q_offsets, kv_offsets, packed);
+      EXPECT_EQ(std::memcmp(varlen.data(), paged.data(), paged.size() * sizeof(float)), 0);
+      for (std::size_t b : {0u, 2u}) {
+        const std::int64_t first = q_offsets[b], n = q_offsets[b + 1] - first, keys = kv_lens[b];
+        FlashAttentionOptions alone = packed;
+        alone.prefix_lens = std::span(prefixes).subspan(b, 1);
+        alone.bias = ConstTensorView(bias.data() + first * columns, DType::f32, {1, kHeads, n, keys},
+                                     {0, total_q * columns, columns, 1});
+        const std::uint8_t* rows = visible.data() + first * columns;
+        if (tree) {
+          alone.tree = ConstTensorView(rows, DType::boolean, {1, n, n}, {0, columns, 1});
+        } else {
+          alone.visible = ConstTensorView(rows, DType::boolean, {n, keys}, {columns, 1});
+        }
+        GuardedBuffer<float> out(std::size_t(n * kHeads * kDim));
+        const auto heads = [](auto* data, std::int64_t len, std::int64_t num_heads) {
+          return TensorView(const_cast<float*>(data), DType::f32, {1, num_heads, len, kDim},
+                            {0, kDim, num_heads * kDim, 1});
+        };
+        flash_attention(context, heads(q.data() + first * kHeads * kDim, n, kHeads),
+                        heads(tokens[b].k.data(), keys, kKvHeads), heads(tokens[b].v.data(), keys, kKvHeads),
+                        heads(out.data(), n, kHeads), alone);
+        EXPECT_EQ(std::memcmp(out.data(), paged.data() + first * kHeads * kDim, out.size() * sizeof(float)), 0);
+      }
+      packed.tree = std::nullopt;
+      packed.visible = ConstTensorView(visible.data(), DType::boolean, {total_q, 89});
+      EXPECT_NE(
+          message_of([&] { attend(context, pool, steps, packed); }).find("visible has 89 columns, sequence 2 needs 90"),
+          std::string::npos);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace ops_transformer

@@ -1,21 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where queries, keys and results of an item lie, and which keys a query sees. Included inside a level's region, after
+// Where keys and results of an item lie. Included inside a level's region, after
 // attention_state.inl.h and simd/convert.inl.h.
-
-struct KeyRange {
-  std::int64_t first, last;
-};
-
-// Keys that query `query` of the sequence sees, cut to [first_key, last_key) of the item. Both ends never fall from one
-// query to the next, also where the range is empty.
-OPS_TRANSFORMER_INLINE KeyRange visible_keys(const AttentionArgs& args, const AttentionSequence& sequence,
-                                             const AttentionItem& item, std::int64_t query) noexcept {
-  const std::int64_t position = query + sequence.kv_len - sequence.q_len;
-  std::int64_t first = item.first_key, last = item.last_key;
-  if (position - first > args.window_left) first = position - args.window_left;
-  if (last - 1 - position > args.window_right) last = position + args.window_right + 1;
-  return {first < last ? first : last, last};
-}
 
 OPS_TRANSFORMER_INLINE std::int64_t element_bytes_of(DType dtype) noexcept { return dtype == DType::f32 ? 4 : 2; }
 
@@ -54,9 +39,9 @@ OPS_TRANSFORMER_INLINE F32 load_query(const AttentionArgs& args, std::int64_t of
   const F32 value = load_any(args.q, args.q_dtype, offset, lanes);
   return args.kv_dtype == DType::bf16 ? widen_bf16(narrow_bf16(value)) : value;
 }
-OPS_TRANSFORMER_INLINE void store_lse(const AttentionArgs& args, const AttentionSequence& sequence, RowPlace place,
-                                      float m, float l) noexcept {
-  if (float* lse = lse_place(args, sequence, place)) *lse = log_sum(m * kLn2, l);
+// The sink of a head as a maximum, in powers of two; -inf where there is none.
+OPS_TRANSFORMER_INLINE float sink_of(const AttentionArgs& args, std::int64_t head) noexcept {
+  return args.sinks ? args.sinks[head] * kLog2E : kMinusInfinity;
 }
 OPS_TRANSFORMER_INLINE float* partial_row(const AttentionArgs& args, const AttentionItem& item,
                                           std::int64_t row) noexcept {

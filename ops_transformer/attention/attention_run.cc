@@ -10,19 +10,22 @@ namespace {
 
 // Below this many values a second fork costs more than it saves.
 constexpr std::int64_t kMergeInline = 16384;
-constexpr float kLn2 = 0.693147181f;
+constexpr float kLn2 = 0.693147181f, kLog2E = 1.44269504f;
 
 void merge(const AttentionArgs& args, const AttentionSequence& sequence, const AttentionMerge& merge, MergeRowFn* fn) {
-  AttentionPart parts[kMaxParts];
-  float weights[kMaxParts];
+  AttentionPart parts[kMaxParts + 1];
+  float weights[kMaxParts + 1];
   for (std::int64_t r = 0; r < merge.num_rows; ++r) {
     for (int p = 0; p < merge.num_parts; ++p) {
       const float* state = args.partials + (merge.first_partial + p * merge.num_rows + r) * args.partial_stride;
       parts[p] = {state, DType::f32, state[args.partial_stride - 2], state[args.partial_stride - 1]};
     }
     const RowPlace place = row_place(args, merge.kv_head, merge.first_row + r);
-    fn(parts, merge.num_parts, {1.0f, kLn2},
-       {args.out, args.out_dtype, out_offset(args, sequence, place), args.value_dim, lse_place(args, sequence, place)},
+    int num_parts = merge.num_parts;
+    if (args.sinks) parts[num_parts++] = {nullptr, DType::f32, args.sinks[place.head] * kLog2E, 1.0f};
+    fn(parts, num_parts, {1.0f, kLn2},
+       {args.out, args.out_dtype, out_offset(args, sequence, place), args.value_dim,
+        softmax_places(args, sequence, place)},
        weights);
   }
 }
@@ -36,7 +39,7 @@ Work work_of(const AttentionProblem& problem, const AttentionArgs& args, const A
   const std::int64_t hidden = args.window_right == 0 ? std::min(sequence.q_len, sequence.kv_len) / 2 : 0;
   return {.bytes = rows * (problem.head_dim * bytes(args.q_dtype) + problem.value_dim * bytes(args.out_dtype)) +
                    sequence.kv_len * problem.num_kv_heads * dims * bytes(args.kv_dtype),
-          .flops = 2 * dims * rows * std::min(sequence.kv_len - hidden, args.window_left)};
+          .flops = 2 * dims * rows * std::max<std::int64_t>(0, std::min(sequence.kv_len - hidden, args.window_left))};
 }
 
 void run_attention(CallScope& call, Zone& zone, const AttentionProblem& problem, AttentionArgs args,

@@ -6,26 +6,20 @@
 namespace ops_transformer {
 namespace {
 
-struct Keys {
-  std::int64_t first, last;
-};
-
-// Keys that some query of [first_query, last_query] sees; 0, 0 for none.
-Keys keys_of(const AttentionArgs& args, const AttentionSequence& sequence, std::int64_t first_query,
-             std::int64_t last_query) {
-  const std::int64_t shift = sequence.kv_len - sequence.q_len, most = sequence.kv_len;
-  const std::int64_t low = first_query + shift, high = last_query + shift;
-  const std::int64_t first = low > args.window_left ? low - args.window_left : 0;
-  const std::int64_t last = args.window_right < most - high ? high + args.window_right + 1 : most;
-  return first < last ? Keys{first, std::min(last, most)} : Keys{0, 0};
+// KeyRange that some query of [first_query, last_query] sees; 0, 0 for none.
+KeyRange keys_of(const AttentionArgs& args, const AttentionSequence& sequence, std::int64_t first_query,
+                 std::int64_t last_query) {
+  const std::int64_t first = keys_seen(args, sequence, first_query, 0, sequence.kv_len).first;
+  const std::int64_t last = keys_seen(args, sequence, last_query, 0, sequence.kv_len).last;
+  return first < last ? KeyRange{first, last} : KeyRange{0, 0};
 }
 
 bool takes_decode(const AttentionPlan& plan, const AttentionSequence& sequence) {
   return plan.decode_rows && sequence.q_len == 1;
 }
 
-Keys keys_of_block(const AttentionPlan& plan, const AttentionArgs& args, const AttentionSequence& sequence,
-                   std::int64_t block) {
+KeyRange keys_of_block(const AttentionPlan& plan, const AttentionArgs& args, const AttentionSequence& sequence,
+                       std::int64_t block) {
   const std::int64_t last_row = std::min((block + 1) * plan.block_rows, sequence.q_len * args.group) - 1;
   return keys_of(args, sequence, block * plan.block_rows / args.group, last_row / args.group);
 }
@@ -40,12 +34,12 @@ double decode_cost(const AttentionPlan& plan, const AttentionArgs& args, std::in
 
 double total_cost(const AttentionPlan& plan, const AttentionArgs& args, const AttentionSequence& sequence) {
   if (takes_decode(plan, sequence)) {
-    const Keys keys = keys_of(args, sequence, 0, 0);
+    const KeyRange keys = keys_of(args, sequence, 0, 0);
     return decode_cost(plan, args, keys.last - keys.first);
   }
   double cost = 0;
   for (std::int64_t block = 0; block < num_blocks(plan, args, sequence); ++block) {
-    const Keys keys = keys_of_block(plan, args, sequence, block);
+    const KeyRange keys = keys_of_block(plan, args, sequence, block);
     cost += plan.tile_cost * double(keys.last - keys.first);
   }
   return cost;
@@ -84,7 +78,7 @@ class Cutter {
     AttentionItem item{
         index, 0, 0, sequence.q_len * args_.group, 0, sequence.kv_len, -1, takes_decode(plan_, sequence)};
     if (item.by_rows) {
-      const Keys keys = keys_of(args_, sequence, 0, 0);
+      const KeyRange keys = keys_of(args_, sequence, 0, 0);
       add_rows(item, keys, decode_cost(plan_, args_, keys.last - keys.first));
     } else {
       add_blocks(sequence, item);
@@ -100,9 +94,9 @@ class Cutter {
       const double share = left_ / double(3 * num_threads_);
       std::int64_t begin = end;
       double cost = 0;
-      Keys keys{0, 0};
+      KeyRange keys{0, 0};
       while (begin > 0 && end - begin < plan_.blocks_per_item) {
-        const Keys block_keys = keys_of_block(plan_, args_, sequence, begin - 1);
+        const KeyRange block_keys = keys_of_block(plan_, args_, sequence, begin - 1);
         const double block_cost = plan_.tile_cost * double(block_keys.last - block_keys.first);
         if (begin < end && cost + block_cost > share && num_threads_ > 1) break;
         keys = block_keys;
@@ -126,7 +120,7 @@ class Cutter {
   }
 
   // For every head, rows that see `keys` at `cost`: one item, or equal parts of the keys that are worth one each.
-  void add_rows(AttentionItem item, Keys keys, double cost) {
+  void add_rows(AttentionItem item, KeyRange keys, double cost) {
     left_ -= cost * num_kv_heads_;
     const std::int64_t first_tile = keys.first / plan_.key_tile;
     const std::int64_t num_tiles = (keys.last + plan_.key_tile - 1) / plan_.key_tile - first_tile;

@@ -36,6 +36,7 @@ AttentionSequence sequence_of(std::int64_t q_len, std::int64_t kv_len) {
   AttentionSequence sequence{};
   sequence.q_len = q_len;
   sequence.kv_len = kv_len;
+  sequence.first_position = kv_len - q_len;
   return sequence;
 }
 

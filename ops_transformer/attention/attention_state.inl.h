@@ -19,4 +19,20 @@ OPS_TRANSFORMER_INLINE F32 inverse_sum(F32 l) noexcept { return l == F32{} ? F32
 OPS_TRANSFORMER_INLINE float log_sum(float m_ln, float l) noexcept {
   return l == 0.0f ? kMinusInfinity : m_ln + __builtin_logf(l);
 }
-inline constexpr float kLn2 = 0.693147181f;
+inline constexpr float kLn2 = 0.693147181f, kLog2E = 1.44269504f;
+
+[[maybe_unused]] void store_softmax(const SoftmaxPlaces& places, float m_ln, float l) noexcept {
+  if (places.lse) *places.lse = log_sum(m_ln, l);
+  for (int i = 0; i < 8; ++i) {
+    if (places.max) places.max[i] = m_ln;
+    if (places.sum) places.sum[i] = l;
+  }
+}
+
+// A sink joins a row's sums: a score without a value. Gives what the values' sum shrinks by.
+OPS_TRANSFORMER_INLINE F32 add_sink(F32 sink, F32& m, F32& l) noexcept {
+  const F32 now = max(m, sink), factor = rescale_factor(m, now);
+  l = l * factor + exp2(sink - finite_maximum(now));
+  m = now;
+  return factor;
+}

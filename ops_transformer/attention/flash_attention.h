@@ -14,31 +14,48 @@
 namespace ops_transformer {
 
 enum class Mask : std::uint8_t { none, causal };
+enum class MaskAlign : std::uint8_t { last, first };
 
 inline constexpr std::int64_t kNoWindow = std::numeric_limits<std::int64_t>::max();
 
-/// Query i of q_len stands at key position p = i + kv_len - q_len (bottom-right aligned).
+/// Query i of q_len stands at key position p = i + kv_len - q_len (bottom-right aligned), or at p = i
+/// (MaskAlign::first, top-left). What the rules hide is not computed, and no mask or bias is ever built. Order of a
+/// score: bias before the scale, scale, soft-cap, bias, ALiBi, masks, then the softmax with its sink.
 struct FlashAttentionOptions {
-  Mask mask = Mask::none;                 // causal: keys <= p
-  std::optional<float> softmax_scale{};   // unset: 1 / sqrt(head_dim)
-  std::int64_t window = kNoWindow;        // with causal: the last `window` keys, itself included
-  std::int64_t window_left = kNoWindow;   // or two-sided: keys >= p - window_left
-  std::int64_t window_right = kNoWindow;  //               keys <= p + window_right
-  std::optional<TensorView> lse{};        // out: log(sum(exp(scaled scores))), natural log, f32
+  Mask mask = Mask::none;                       // causal: keys <= p
+  MaskAlign align = MaskAlign::last;            // where p stands
+  std::optional<float> softmax_scale{};         // unset: 1 / sqrt(head_dim)
+  std::int64_t window = kNoWindow;              // with causal: the last `window` keys, itself included
+  std::int64_t window_left = kNoWindow;         // or two-sided: keys >= p - window_left
+  std::int64_t window_right = kNoWindow;        //               keys <= p + window_right; negative: a band beside p
+  std::span<const std::int64_t> prefix_lens{};  // one a sequence: keys below it are visible to every query
+  std::optional<ConstTensorView> visible{};     // boolean, true = visible; broadcast to [batch, num_q_heads, q_len,
+                                                // kv_len], any strides
+  std::optional<ConstTensorView> tree{};        // boolean [batch or 1, q_len, q_len]: which of the last q_len keys each
+                                                // query sees; those before them are visible
+  std::optional<ConstTensorView> bias{};        // f32 | bf16 | f16, added to scores, broadcast as `visible`; -inf hides
+  bool bias_before_scale = false;               // scale * (q k^T + bias)
+  float logit_soft_cap = 0.0f;                  // 0: off; else cap * tanh(score / cap)
+  std::span<const float> alibi_slopes{};        // one a query head: score - slope * |p - key| (Press et al., 2022)
+  std::span<const float> sinks{};               // one a query head: a score that joins the sum without a value
+  std::optional<TensorView> lse{};              // out: log(sum(exp(scores))), natural log, f32
+  std::optional<TensorView> softmax_max{};      // out: largest score of the query, f32, eight copies
+  std::optional<TensorView> softmax_sum{};      // out: sum(exp(score - largest)), f32, eight copies
 };
 
 /// Scaled dot-product attention without a score matrix (Dao et al., 2022; Milakov and Gimelshein, 2018): out =
 /// softmax(softmax_scale q k^T, masked) v. Query head h reads key head h / (num_q_heads / num_kv_heads). Scores and
 /// sums are f32, out is rounded once; with bf16 keys the probabilities may enter the second product as bf16, and their
-/// sum adds the rounded ones. A query that sees no key gives out 0 and lse -inf; what is masked is never read into a
-/// result.
+/// sum adds the rounded ones. A query that sees no key gives out 0, lse -inf (with a sink: the sink), maximum -inf and
+/// sum 0; what is masked is never read into a result.
 ///
 /// q     [batch, num_q_heads, q_len, head_dim]     f32 | bf16 | f16, last dimension contiguous (of every tensor), other
 ///                                                 strides free; head_dim 1...768
 /// k     [batch, num_kv_heads, kv_len, head_dim]   dtype of q; num_q_heads % num_kv_heads == 0
 /// v     [batch, num_kv_heads, kv_len, value_dim]  dtype of q; value_dim 0...768
 /// out   [batch, num_q_heads, q_len, value_dim]    dtype of q, or f32; overlaps no input
-/// options.lse  [batch, num_q_heads, q_len] f32
+/// options.lse          [batch, num_q_heads, q_len] f32
+/// options.softmax_max, softmax_sum  [batch, num_q_heads, q_len, 8] f32
 /// At most 2^20 sequences, 65536 heads and 2^30 tokens a sequence.
 /// Throws InvalidArgument, which names the argument; past validation nothing fails.
 OPS_TRANSFORMER_API void flash_attention(Context& context, const ConstTensorView& q, const ConstTensorView& k,
@@ -47,12 +64,13 @@ OPS_TRANSFORMER_API void flash_attention(Context& context, const ConstTensorView
 
 /// The same over sequences packed one after another: sequence b has queries q_offsets[b]...q_offsets[b + 1] and keys
 /// kv_offsets[b]...kv_offsets[b + 1]. Both lists have batch + 1 entries, start at 0, never fall and end at total_q and
-/// total_kv.
+/// total_kv. Of options, visible and bias broadcast to [num_q_heads, total_q, n] and tree is [total_q, n], column j for
+/// key j of the row's own sequence (or of its last q_len), n at least as many as the longest sequence needs.
 ///
 /// q     [total_q, num_q_heads, head_dim]
 /// k     [total_kv, num_kv_heads, head_dim], v [total_kv, num_kv_heads, value_dim]
 /// out   [total_q, num_q_heads, value_dim]
-/// options.lse  [total_q, num_q_heads] f32
+/// options.lse  [total_q, num_q_heads] f32; softmax_max, softmax_sum [total_q, num_q_heads, 8] f32
 OPS_TRANSFORMER_API void flash_attention_varlen(Context& context, const ConstTensorView& q, const ConstTensorView& k,
                                                 const ConstTensorView& v, const TensorView& out,
                                                 std::span<const std::int64_t> q_offsets,
@@ -64,7 +82,7 @@ OPS_TRANSFORMER_API void flash_attention_varlen(Context& context, const ConstTen
 ///
 /// q     [total_q, num_q_heads, head_dim]   dtype of the cache, or f32
 /// out   [total_q, num_q_heads, value_dim]  dtype of the cache, or f32
-/// options.lse  [total_q, num_q_heads] f32
+/// options      as flash_attention_varlen
 OPS_TRANSFORMER_API void flash_attention_paged(Context& context, const ConstTensorView& q, const PagedKvView& cache,
                                                const TensorView& out, std::span<const std::int64_t> q_offsets,
                                                const FlashAttentionOptions& options = {});

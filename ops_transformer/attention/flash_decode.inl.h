@@ -208,13 +208,13 @@ struct RowState {
 
 // Scores of one row become weights; gives the factor by which its state shrinks.
 template <class Keys>
-OPS_TRANSFORMER_INLINE float weigh_row(const AttentionArgs& args, int num_keys, float* scores,
-                                       typename Keys::Weight* weights, RowState& state) noexcept {
+OPS_TRANSFORMER_INLINE float weigh_row(float score_scale, int num_keys, float* scores, typename Keys::Weight* weights,
+                                       RowState& state) noexcept {
   const int padded = (num_keys + kLanes - 1) / kLanes * kLanes;
   for (int key = num_keys; key < padded; ++key) scores[key] = kMinusInfinity;
   F32 most = splat(kMinusInfinity);
   for (int key = 0; key < padded; key += kLanes) most = max(most, load(scores + key));
-  const F32 scale = splat(args.score_scale), before = splat(state.m);
+  const F32 scale = splat(score_scale), before = splat(state.m);
   const F32 now = max(before, max_in_every_lane(most) * scale);
   const F32 factor = rescale_factor(before, now), m = finite_maximum(now);
   F32 sum = state.l * factor;
@@ -245,16 +245,11 @@ OPS_TRANSFORMER_INLINE void add_value_vectors(const AttentionArgs& args, const K
   }
 }
 
+// state [Rows] += weights * values of a block.
 template <class Keys, int Rows>
-void attend_rows(const AttentionArgs& args, const KeyRows& rows, const KeyRows& next, const F32* q,
-                 std::int64_t q_stride, RowState* state) noexcept {
-  alignas(64) float scores[Rows * kBlockKeys];
-  alignas(64) typename Keys::Weight weights[Rows * kBlockKeys];
-  score_rows<Keys, Rows>(args, rows, next, q, q_stride, scores);
-  float factor[Rows];
-  for (int r = 0; r < Rows; ++r) {
-    factor[r] = weigh_row<Keys>(args, rows.num_keys, scores + r * kBlockKeys, weights + r * kBlockKeys, state[r]);
-  }
+OPS_TRANSFORMER_INLINE void add_values(const AttentionArgs& args, const KeyRows& rows, const KeyRows& next,
+                                       const typename Keys::Weight* weights, const float* factor,
+                                       RowState* state) noexcept {
   constexpr int kFewVectors = Keys::kKeysPerWeight;  // a pair of rows fills two vectors at a time
   constexpr std::int64_t kManyDims = kValueVectors * kLanes, kFewDims = kFewVectors * kLanes;
   std::int64_t d = 0;
@@ -268,11 +263,49 @@ void attend_rows(const AttentionArgs& args, const KeyRows& rows, const KeyRows& 
   }
 }
 
+// The same for one row that doesn't see every key of the block: values of hidden keys are not multiplied, since
+// 0 * NaN would reach the sum. scores are -inf where a key is hidden.
+template <class Keys>
+__attribute__((noinline)) void add_seen_values(const AttentionArgs& args, const KeyRows& rows, const KeyRows& next,
+                                               const float* scores, typename Keys::Weight* weights, float factor,
+                                               RowState& state) noexcept {
+  KeyRows seen{};
+  for (int key = 0; key < rows.num_keys; ++key) {
+    if (scores[key] == kMinusInfinity) continue;
+    seen.v[seen.num_keys] = rows.v[key];
+    weights[seen.num_keys++] = weights[key];
+  }
+  for (int key = seen.num_keys; key < kBlockKeys; ++key) weights[key] = {};
+  add_values<Keys, 1>(args, seen, next, weights, &factor, &state);
+}
+
+template <class Keys, int Rows>
+void attend_rows(const AttentionArgs& args, const RowRule* rules, std::int64_t first_key, const KeyRows& rows,
+                 const KeyRows& next, const F32* q, std::int64_t q_stride, RowState* state) noexcept {
+  alignas(64) float scores[Rows * kBlockKeys];
+  alignas(64) typename Keys::Weight weights[Rows * kBlockKeys];
+  score_rows<Keys, Rows>(args, rows, next, q, q_stride, scores);
+  float factor[Rows];
+  bool hides = false;
+  for (int r = 0; r < Rows; ++r) {
+    float scale = args.score_scale;
+    if (args.rule.any) {
+      hides |= apply_rule(args, rules[r], first_key, rows.num_keys, scores + r * kBlockKeys);
+      scale = 1.0f;
+    }
+    factor[r] = weigh_row<Keys>(scale, rows.num_keys, scores + r * kBlockKeys, weights + r * kBlockKeys, state[r]);
+  }
+  if (!hides) return add_values<Keys, Rows>(args, rows, next, weights, factor, state);
+  for (int r = 0; r < Rows; ++r) {
+    add_seen_values<Keys>(args, rows, next, scores + r * kBlockKeys, weights + r * kBlockKeys, factor[r], state[r]);
+  }
+}
+
 template <class Keys>
 void decode(const AttentionArgs& args, const AttentionSequence& sequence, const AttentionItem& whole_item,
             std::byte* scratch) noexcept {
   AttentionItem item = whole_item;
-  const KeyRange seen = visible_keys(args, sequence, item, 0);
+  const KeyRange seen = keys_seen(args, sequence, 0, item.first_key, item.last_key);
   item.first_key = seen.first;
   item.last_key = seen.last;
   const int num_rows = int(item.last_row - item.first_row);
@@ -281,9 +314,11 @@ void decode(const AttentionArgs& args, const AttentionSequence& sequence, const 
   auto* q = reinterpret_cast<F32*>(scratch);
   auto* o = reinterpret_cast<float*>(q + num_rows * q_stride);
   RowState state[kMaxDecodeRows];
+  RowRule rules[kMaxDecodeRows];
   for (int r = 0; r < num_rows; ++r) {
-    Keys::pack_query(args, q_offset(args, sequence, row_place(args, item.kv_head, item.first_row + r)),
-                     q + r * q_stride);
+    const RowPlace place = row_place(args, item.kv_head, item.first_row + r);
+    if (args.rule.any) rules[r] = rule_of(args, sequence, place);
+    Keys::pack_query(args, q_offset(args, sequence, place), q + r * q_stride);
     state[r] = {o + r * layout.o_row_floats, kMinusInfinity, F32{}};
     for (std::int64_t d = 0; d < layout.o_row_floats; d += kLanes) store(state[r].o + d, F32{});
   }
@@ -300,23 +335,23 @@ void decode(const AttentionArgs& args, const AttentionSequence& sequence, const 
       const F32* query = q + r * q_stride;
       if constexpr (kRowsAtOnce == 4) {
         if (left >= 4) {
-          attend_rows<Keys, 4>(args, rows, next, query, q_stride, state + r);
+          attend_rows<Keys, 4>(args, rules + r, key, rows, next, query, q_stride, state + r);
           continue;
         }
         if (left == 3) {
-          attend_rows<Keys, 3>(args, rows, next, query, q_stride, state + r);
+          attend_rows<Keys, 3>(args, rules + r, key, rows, next, query, q_stride, state + r);
           continue;
         }
       }
       if (left >= 2) {
-        attend_rows<Keys, 2>(args, rows, next, query, q_stride, state + r);
+        attend_rows<Keys, 2>(args, rules + r, key, rows, next, query, q_stride, state + r);
       } else {
-        attend_rows<Keys, 1>(args, rows, next, query, q_stride, state + r);
+        attend_rows<Keys, 1>(args, rules + r, key, rows, next, query, q_stride, state + r);
       }
     }
   }
   for (int r = 0; r < num_rows; ++r) {
-    const float l = sum(state[r].l);
+    float l = sum(state[r].l);
     const RowPlace place = row_place(args, item.kv_head, item.first_row + r);
     if (item.partial >= 0) {
       float* partial = partial_row(args, item, item.first_row + r);
@@ -324,8 +359,15 @@ void decode(const AttentionArgs& args, const AttentionSequence& sequence, const 
       store_partial_sums(args, partial, state[r].m, l);
       continue;
     }
-    store_lse(args, sequence, place, state[r].m, l);
-    const F32 inverse = inverse_sum(splat(l));
+    F32 inverse = splat(1.0f);
+    if (args.sinks) {
+      F32 m = splat(state[r].m), sum_with_sink = splat(l);
+      inverse = add_sink(splat(sink_of(args, place.head)), m, sum_with_sink);
+      state[r].m = m[0];
+      l = sum_with_sink[0];
+    }
+    inverse *= inverse_sum(splat(l));
+    store_softmax(softmax_places(args, sequence, place), state[r].m * kLn2, l);
     for (std::int64_t d = 0; d < args.value_dim; d += kLanes) {
       const int lanes = int(args.value_dim - d < kLanes ? args.value_dim - d : kLanes);
       store_any(args.out, args.out_dtype, out_offset(args, sequence, place) + d, load(state[r].o + d) * inverse, lanes);

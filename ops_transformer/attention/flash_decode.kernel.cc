@@ -14,6 +14,11 @@ namespace {
 #include "ops_transformer/simd/convert.inl.h"
 
 #include "ops_transformer/attention/attention_rows.inl.h"
+
+#include "ops_transformer/attention/score_rule.inl.h"
+
+#include "ops_transformer/attention/decode_rule.inl.h"
+
 #if defined(OPS_TRANSFORMER_ISA_avx512_bf16)
   #include "ops_transformer/attention/bf16_pairs.inl.h"
 #endif

@@ -4,8 +4,6 @@
 // an item. Key tiles start at multiples of key_tile from key 0 and every sum is one chain in the order of keys, hence a
 // row's bits depend on nothing but its own data. Included inside a level's region; `Format` says how tiles are packed.
 
-inline constexpr int kBlockLanes = kTileVectors * kLanes;
-
 struct Block {
   std::int32_t* q;             // [units][kBlockLanes]
   float* o;                    // [value_dim][kBlockLanes]
@@ -37,7 +35,7 @@ void start_block(const AttentionArgs& args, const AttentionSequence& sequence, c
   block.last_key = item.first_key;
   block.first_vector = kTileVectors - int((block.num_rows + kLanes - 1) / kLanes);
   std::int64_t query = block.first_row / args.group, head = block.first_row % args.group;
-  KeyRange keys = visible_keys(args, sequence, item, query);
+  KeyRange keys = keys_seen(args, sequence, query, item.first_key, item.last_key);
   for (std::int64_t row = 0, lane = block.first_vector * kLanes; lane < kBlockLanes; ++lane) {
     block.first[lane] = std::int32_t(keys.first);
     block.last[lane] = std::int32_t(keys.last);
@@ -48,7 +46,7 @@ void start_block(const AttentionArgs& args, const AttentionSequence& sequence, c
     if (++row >= block.num_rows) continue;  // lanes past the last row repeat it
     if (++head == args.group) {
       head = 0;
-      keys = visible_keys(args, sequence, item, ++query);
+      keys = keys_seen(args, sequence, ++query, item.first_key, item.last_key);
     }
   }
   for (int v = 0; v < block.first_vector; ++v) block.any_last[v] = 0;  // sees nothing, see segment_from
@@ -188,11 +186,33 @@ OPS_TRANSFORMER_INLINE I32 lanes_seeing(I32 first, I32 last, std::int64_t key) n
   return (I32)(k >= first) & (I32)(k < last);
 }
 
+// The rows of one vector of a block; lanes past the last row repeat it.
+LaneRows rows_of(const AttentionArgs& args, const AttentionSequence& sequence, const AttentionItem& item,
+                 const Block& block, int vector) noexcept {
+  LaneRows rows;
+  std::int64_t row = std::int64_t{vector - block.first_vector} * kLanes;
+  RowPlace place = row_place(args, item.kv_head, block.first_row + row);
+  const std::int64_t end_head = (item.kv_head + std::int64_t{1}) * args.group;
+  for (int lane = 0; lane < kLanes; ++lane) {
+    rows.set(args, sequence, lane, place);
+    if (++row >= block.num_rows) continue;
+    if (++place.head == end_head) place = {place.query + 1, end_head - args.group};
+  }
+  return rows;
+}
+
 // Scores of one vector of queries become weights; gives true where a maximum has grown.
 template <class Format>
-bool soften(const AttentionArgs& args, const Block& block, const KeyTile& tile, const Workspace& work,
-            std::int64_t begin, std::int64_t end, int vector) noexcept {
+bool soften(const AttentionArgs& args, const AttentionSequence& sequence, const AttentionItem& item, const Block& block,
+            const KeyTile& tile, const Workspace& work, std::int64_t begin, std::int64_t end, int vector) noexcept {
   float* scores = work.scores + vector * kLanes;
+  F32 scale = splat(args.score_scale);
+  if (args.rule.any) {
+    const std::int64_t stored = end < tile.num_keys ? end : tile.num_keys;
+    apply_rule(args, rows_of(args, sequence, item, block, vector), sequence.visible_first_key, tile.first + begin,
+               stored - begin, scores + begin * kBlockLanes);
+    scale = splat(1.0f);
+  }
   I32 first, last;
   __builtin_memcpy(&first, block.first + vector * kLanes, sizeof first);
   __builtin_memcpy(&last, block.last + vector * kLanes, sizeof last);
@@ -215,7 +235,6 @@ bool soften(const AttentionArgs& args, const Block& block, const KeyTile& tile, 
     for (int i = 0; i < 4; ++i) most[i] = max(most[i], load(scores + (key + i) * kBlockLanes));
   }
   for (; key < full_end; ++key) most[0] = max(most[0], load(scores + key * kBlockLanes));
-  const F32 scale = splat(args.score_scale);
   const F32 before = load(block.m + vector * kLanes);
   const F32 now = max(before, max(max(most[0], most[1]), max(most[2], most[3])) * scale);
   const F32 factor = rescale_factor(before, now);
@@ -228,7 +247,8 @@ bool soften(const AttentionArgs& args, const Block& block, const KeyTile& tile, 
 
 // Infinite and NaN values of a tile: 0 * inf would put NaN into the rows that don't see them.
 template <class Format>
-__attribute__((noinline)) void add_nonfinite_values(const AttentionArgs& args, const Block& block, const KeyTile& tile,
+__attribute__((noinline)) void add_nonfinite_values(const AttentionArgs& args, const AttentionSequence& sequence,
+                                                    const AttentionItem& item, const Block& block, const KeyTile& tile,
                                                     const Workspace& work, std::int64_t begin,
                                                     std::int64_t end) noexcept {
   for (std::int64_t key = begin; key < end && key < tile.num_keys; ++key) {
@@ -239,7 +259,11 @@ __attribute__((noinline)) void add_nonfinite_values(const AttentionArgs& args, c
         I32 first, last;
         __builtin_memcpy(&first, block.first + v * kLanes, sizeof first);
         __builtin_memcpy(&last, block.last + v * kLanes, sizeof last);
-        const I32 seen = lanes_seeing(first, last, tile.first + key);
+        I32 seen = lanes_seeing(first, last, tile.first + key);
+        if (args.rule.any) {
+          seen &= ~lanes_hidden(args, rows_of(args, sequence, item, block, v), sequence.visible_first_key,
+                                tile.first + key);
+        }
         float* o = block.o + d * kBlockLanes + v * kLanes;
         store(o, seen ? load(o) + Format::weight(work.scores + v * kLanes, key) * splat(value) : load(o));
       }
@@ -248,7 +272,8 @@ __attribute__((noinline)) void add_nonfinite_values(const AttentionArgs& args, c
 }
 
 template <class Format>
-void attend_tile(const AttentionArgs& args, const FlashTilesLayout& layout, const Block& block, const KeyTile& tile,
+void attend_tile(const AttentionArgs& args, const AttentionSequence& sequence, const AttentionItem& item,
+                 const FlashTilesLayout& layout, const Block& block, const KeyTile& tile,
                  const Workspace& work) noexcept {
   const std::int64_t tile_end = tile.first + tile.num_keys;
   std::int64_t begin = (block.first_key > tile.first ? block.first_key : tile.first) - tile.first;
@@ -267,7 +292,8 @@ void attend_tile(const AttentionArgs& args, const FlashTilesLayout& layout, cons
   const Segment widest = segment_from<Format>(block, tile, begin, end);
   for (int v = widest.vector; v < kTileVectors; ++v) {
     const std::int64_t seen = Format::round_up(block.any_last[v] - tile.first);
-    grown |= soften<Format>(args, block, tile, work, begin, v + 1 < kTileVectors && seen < end ? seen : end, v);
+    grown |= soften<Format>(args, sequence, item, block, tile, work, begin,
+                            v + 1 < kTileVectors && seen < end ? seen : end, v);
   }
   TileStart start = grown ? TileStart::rescale : TileStart::add;
   for (std::int64_t key = begin; key < end; start = TileStart::add) {
@@ -278,7 +304,7 @@ void attend_tile(const AttentionArgs& args, const FlashTilesLayout& layout, cons
                                          work.scores + step * kBlockLanes, num_steps, block.o, start, work.factor);
     key = segment.end;
   }
-  if (tile.has_nonfinite_value) add_nonfinite_values<Format>(args, block, tile, work, begin, end);
+  if (tile.has_nonfinite_value) add_nonfinite_values<Format>(args, sequence, item, block, tile, work, begin, end);
 }
 
 void finish_block(const AttentionArgs& args, const AttentionSequence& sequence, const AttentionItem& item,
@@ -288,16 +314,22 @@ void finish_block(const AttentionArgs& args, const AttentionSequence& sequence, 
     const std::int64_t first_row = block.first_row + std::int64_t{v - block.first_vector} * kLanes;
     const std::int64_t left = block.first_row + block.num_rows - first_row;
     const int num_rows = int(left < kLanes ? left : kLanes);
-    const F32 m = load(block.m + v * kLanes), l = load(block.l + v * kLanes);
-    const F32 factor = whole ? inverse_sum(l) : splat(1.0f);
+    F32 m = load(block.m + v * kLanes), l = load(block.l + v * kLanes), factor = splat(1.0f);
     RowPlace place[kLanes];
+    for (int i = 0; i < num_rows; ++i) place[i] = row_place(args, item.kv_head, first_row + i);
+    if (whole) {
+      if (args.sinks) {
+        F32 sink = splat(kMinusInfinity);
+        for (int i = 0; i < num_rows; ++i) sink[i] = sink_of(args, place[i].head);
+        factor = add_sink(sink, m, l);
+      }
+      factor *= inverse_sum(l);
+    }
     for (int i = 0; i < num_rows; ++i) {
-      const std::int64_t row = first_row + i;
-      place[i] = row_place(args, item.kv_head, row);
       if (whole) {
-        store_lse(args, sequence, place[i], m[i], l[i]);
+        store_softmax(softmax_places(args, sequence, place[i]), m[i] * kLn2, l[i]);
       } else {
-        store_partial_sums(args, partial_row(args, item, row), m[i], l[i]);
+        store_partial_sums(args, partial_row(args, item, first_row + i), m[i], l[i]);
       }
     }
     for (std::int64_t d = 0; d < args.value_dim; d += kLanes) {
@@ -365,7 +397,7 @@ OPS_TRANSFORMER_INLINE void attend(const AttentionArgs& args, const AttentionSeq
     pack_keys<Format>(args, layout, work, tile);
     for (int b = 0; b < num_blocks; ++b) {
       prefetch_tile(args, next, b * ahead, (b + 1) * ahead);
-      attend_tile<Format>(args, layout, blocks[b], tile, work);
+      attend_tile<Format>(args, sequence, item, layout, blocks[b], tile, work);
     }
   }
   for (int b = 0; b < num_blocks; ++b) finish_block(args, sequence, item, blocks[b]);

@@ -14,6 +14,11 @@ namespace {
 #include "ops_transformer/simd/convert.inl.h"
 
 #include "ops_transformer/attention/attention_rows.inl.h"
+
+#include "ops_transformer/attention/score_rule.inl.h"
+
+#include "ops_transformer/attention/lane_rule.inl.h"
+
 #include "ops_transformer/attention/flash_tiles.inl.h"
 
 // Everything is converted to f32 when it is packed.

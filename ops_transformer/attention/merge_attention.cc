@@ -74,8 +74,11 @@ void merge_attention(Context& context, std::span<const AttentionPartial> parts, 
         state[p] = {o, part_out.dtype(), m, std::isnan(m) ? m : std::isinf(m) && m < 0 ? 0.0f : 1.0f};
       }
       merge_row(state, int(num_parts), {1.44269504f, 1.0f},
-                {out.data(), out.dtype(), row * out.stride(0), value_dim,
-                 lse ? lse->as<float>() + row * lse->stride(0) : nullptr},
+                {out.data(),
+                 out.dtype(),
+                 row * out.stride(0),
+                 value_dim,
+                 {lse ? lse->as<float>() + row * lse->stride(0) : nullptr, nullptr, nullptr}},
                 weights.data() + worker * num_parts);
     }
   });

@@ -29,11 +29,12 @@ void merge_attention_row(const AttentionPart* parts, int num_parts, AttentionUni
     const int lanes = int(row.value_dim - i < kLanes ? row.value_dim - i : kLanes);
     F32 o{};
     for (int p = 0; p < num_parts; ++p) {
-      if (parts[p].l != 0.0f) o = fma(load_any(parts[p].o, parts[p].o_dtype, i, lanes), splat(weights[p]), o);
+      if (parts[p].l != 0.0f && parts[p].o)
+        o = fma(load_any(parts[p].o, parts[p].o_dtype, i, lanes), splat(weights[p]), o);
     }
     store_any(row.out, row.out_dtype, row.out_offset + i, o * inverse, lanes);
   }
-  if (row.lse) *row.lse = log_sum(m * units.to_ln, l);
+  store_softmax(row.softmax, m * units.to_ln, l);
 }
 
 }  // namespace ops_transformer::OPS_TRANSFORMER_ISA

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+// Masks, bias, soft-cap, ALiBi and sinks in every combination, against their definitions in float64; hidden keys and
+// values are NaN or infinite.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "ops_transformer/attention/attention_kernel.h"
+#include "ops_transformer/attention/flash_attention.h"
+#include "ops_transformer/attention/flash_attention_reference.h"
+#include "tests/support/dtype_of.h"
+#include "tests/support/guarded_buffer.h"
+#include "tests/support/random.h"
+#include "tests/support/tolerance.h"
+
+namespace ops_transformer {
+namespace {
+
+using test::GuardedBuffer;
+using test::kDType;
+
+constexpr double kHidden = -std::numeric_limits<double>::infinity();
+
+// A mask or a bias [batch, heads, rows, keys] of which some dimensions are broadcast, with its strides.
+template <class T>
+struct Grid {
+  std::int64_t sizes[4], strides[4];
+  std::unique_ptr<GuardedBuffer<T>> data;
+
+  Grid(test::Random& random, std::int64_t batch, std::int64_t heads, std::int64_t rows, std::int64_t keys) {
+    const std::int64_t full[4] = {batch, heads, rows, keys};
+    for (int d = 0; d < 4; ++d) sizes[d] = random.integer(0, d < 2 ? 1 : 3) ? full[d] : 1;
+    // Keys contiguous, or queries: then the kernel gathers.
+    const bool keys_last = random.integer(0, 2) != 0;
+    strides[3] = keys_last ? 1 : sizes[2];
+    strides[2] = keys_last ? sizes[3] : 1;
+    strides[1] = sizes[2] * sizes[3];
+    strides[0] = strides[1] * sizes[1];
+    data = std::make_unique<GuardedBuffer<T>>(std::size_t(strides[0] * sizes[0]));
+  }
+  std::size_t index(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
+    const std::int64_t at[4] = {b, h, i, j};
+    std::int64_t index = 0;
+    for (int d = 0; d < 4; ++d) index += sizes[d] == 1 ? 0 : at[d] * strides[d];
+    return std::size_t(index);
+  }
+  T& at(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) { return (*data)[index(b, h, i, j)]; }
+  ConstTensorView view(DType dtype) const {
+    return ConstTensorView(data->data(), dtype, std::span(sizes, 4), std::span(strides, 4));
+  }
+};
+
+template <class T>
+class RuleProblem {
+ public:
+  explicit RuleProblem(std::uint64_t seed) : random_(seed) {
+    draw_shape();
+    const auto fill = [&](std::unique_ptr<GuardedBuffer<T>>& data, std::int64_t count) {
+      data = std::make_unique<GuardedBuffer<T>>(std::size_t(count));
+      test::fill_normal(*data, random_);
+    };
+    fill(q_, batch_ * heads_ * q_len_ * dim_);
+    fill(k_, batch_ * kv_heads_ * kv_len_ * dim_);
+    fill(v_, batch_ * kv_heads_ * kv_len_ * value_dim_);
+    draw_rules();
+    poison_hidden_keys();
+    compute();
+  }
+
+  void expect_matches(Context& context) {
+    SCOPED_TRACE(testing::Message() << isa_name(context.isa()) << " threads " << context.num_threads() << " B" << batch_
+                                    << " H" << heads_ << ":" << kv_heads_ << " L" << q_len_ << ":" << kv_len_ << " D"
+                                    << dim_ << ":" << value_dim_ << " cap " << options_.logit_soft_cap << " bias "
+                                    << bool(bias_) << " first " << options_.bias_before_scale << " visible "
+                                    << bool(visible_) << " tree " << bool(options_.tree) << " alibi "
+                                    << !slopes_.empty() << " sinks " << !sinks_.empty() << " prefix "
+                                    << !prefixes_.empty() << " deterministic " << context.deterministic());
+    const std::size_t num_rows = std::size_t(batch_ * heads_ * q_len_);
+    GuardedBuffer<T> out(num_rows * std::size_t(value_dim_));
+    GuardedBuffer<float> lse(num_rows), largest(num_rows * 8), sums(num_rows * 8);
+    FlashAttentionOptions options = options_;
+    options.lse = TensorView(lse.data(), DType::f32, {batch_, heads_, q_len_});
+    options.softmax_max = TensorView(largest.data(), DType::f32, {batch_, heads_, q_len_, 8});
+    options.softmax_sum = TensorView(sums.data(), DType::f32, {batch_, heads_, q_len_, 8});
+    flash_attention(context, {q_->data(), kDType<T>, {batch_, heads_, q_len_, dim_}},
+                    {k_->data(), kDType<T>, {batch_, kv_heads_, kv_len_, dim_}},
+                    {v_->data(), kDType<T>, {batch_, kv_heads_, kv_len_, value_dim_}},
+                    {out.data(), kDType<T>, {batch_, heads_, q_len_, value_dim_}}, options);
+    const double weight_error = kDType<T> == DType::bf16 ? 2 * test::epsilon(DType::bf16) : 0;
+    for (std::size_t r = 0; r < num_rows; ++r) {
+      const reference::AttentionRow& row = rows_[r];
+      const double n = double(row.num_keys + 1);
+      const double score_error = test::tolerance(double(dim_), row.score_magnitude, 0, DType::f32);
+      for (std::size_t d = 0; d < std::size_t(value_dim_); ++d) {
+        const double bound = (2 * score_error + weight_error) * row.magnitude[d] +
+                             test::tolerance(n, row.magnitude[d], row.out[d], kDType<T>);
+        ASSERT_NEAR(to_float(out[r * std::size_t(value_dim_) + d]), row.out[d], bound) << "row " << r << " d " << d;
+      }
+      if (row.lse == kHidden) {
+        ASSERT_TRUE(std::isinf(lse[r]) && lse[r] < 0) << lse[r];
+        ASSERT_TRUE(std::isinf(largest[r * 8]) && largest[r * 8] < 0);
+        ASSERT_EQ(sums[r * 8 + 7], 0.0f);
+        continue;
+      }
+      // The maximum is kept in powers of two: two conversions of one value.
+      const double units = test::tolerance(1, std::abs(row.max), row.max, DType::f32);
+      const double sum_error = units + score_error + weight_error + test::tolerance(n, 1, row.lse, DType::f32);
+      ASSERT_NEAR(lse[r], row.lse, sum_error) << "row " << r;
+      for (std::size_t i = 0; i < 8; ++i) {
+        ASSERT_NEAR(largest[r * 8 + i], row.max, score_error + units);
+        ASSERT_NEAR(sums[r * 8 + i], row.sum, row.sum * 2 * sum_error);
+      }
+    }
+  }
+
+ private:
+  void draw_shape() {
+    batch_ = random_.integer(1, 2);
+    kv_heads_ = random_.integer(1, 2);
+    heads_ = kv_heads_ * random_.integer(1, 4);
+    const std::int64_t lens[] = {1, 1, 2, 17, 40, 80};
+    q_len_ = lens[random_.integer(0, 5)];
+    kv_len_ = random_.integer(0, 3) ? random_.integer(1, 150) : random_.integer(600, 700);
+    dim_ = random_.integer(1, 40);
+    value_dim_ = random_.integer(1, 40);
+  }
+
+  void draw_rules() {
+    const auto maybe = [&](int one_in) { return random_.integer(0, one_in - 1) == 0; };
+    options_.softmax_scale = maybe(3) ? random_.uniform(-0.5f, 0.5f) : 1 / std::sqrt(float(dim_));
+    if (maybe(3)) options_.align = MaskAlign::first;
+    if (maybe(2)) options_.mask = Mask::causal;
+    if (maybe(3)) {
+      for (std::int64_t b = 0; b < batch_; ++b) prefixes_.push_back(random_.integer(0, kv_len_));
+      options_.prefix_lens = prefixes_;
+    } else if (maybe(2)) {
+      options_.window_left = random_.integer(-5, 40);
+      if (options_.mask == Mask::none) options_.window_right = random_.integer(-30, 30);
+    }
+    if (maybe(3)) options_.logit_soft_cap = random_.uniform(0.5f, 4.0f);
+    if (maybe(3)) {
+      for (std::int64_t h = 0; h < heads_; ++h) slopes_.push_back(random_.uniform(0, 0.5f));
+      options_.alibi_slopes = slopes_;
+    }
+    if (maybe(3)) {
+      for (std::int64_t h = 0; h < heads_; ++h) sinks_.push_back(h == 1 ? float(kHidden) : random_.normal());
+      options_.sinks = sinks_;
+    }
+    if (maybe(2)) {
+      bias_ = std::make_unique<Grid<T>>(random_, batch_, heads_, q_len_, kv_len_);
+      for (T& x : *bias_->data) x = test::from_float<T>(random_.integer(0, 4) ? random_.normal() : float(kHidden));
+      options_.bias = bias_->view(kDType<T>);
+      options_.bias_before_scale = *options_.softmax_scale > 0 && maybe(2);
+    }
+    const bool tree = q_len_ <= kv_len_ && maybe(4);
+    if (tree || maybe(2)) {
+      visible_ =
+          std::make_unique<Grid<std::uint8_t>>(random_, batch_, tree ? 1 : heads_, q_len_, tree ? q_len_ : kv_len_);
+      for (std::uint8_t& x : *visible_->data) x = random_.integer(0, 2) != 0;
+      if (tree && (visible_->sizes[2] != q_len_ || visible_->sizes[3] != q_len_)) {
+        visible_.reset();
+      } else if (tree) {
+        options_.tree = ConstTensorView(
+            visible_->data->data(), DType::boolean, std::vector<std::int64_t>{visible_->sizes[0], q_len_, q_len_},
+            std::vector<std::int64_t>{visible_->strides[0], visible_->strides[2], visible_->strides[3]});
+      } else {
+        options_.visible = visible_->view(DType::boolean);
+      }
+    }
+  }
+
+  // The rules, written down once more.
+  bool sees(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
+    const std::int64_t p = options_.align == MaskAlign::first ? i : i + kv_len_ - q_len_;
+    bool seen = true;
+    if (options_.mask == Mask::causal) seen &= j <= p;
+    if (options_.window_left != kNoWindow) seen &= j >= p - options_.window_left;
+    if (options_.window_right != kNoWindow) seen &= j <= p + options_.window_right;
+    if (!prefixes_.empty()) seen |= j < prefixes_[std::size_t(b)];
+    if (options_.visible) seen &= visible_->at(b, h, i, j) != 0;
+    const std::int64_t column = j - (kv_len_ - q_len_);
+    if (options_.tree && column >= 0) seen &= visible_->at(b, 0, i, column) != 0;
+    if (bias_) seen &= to_float(bias_->at(b, h, i, j)) != float(kHidden);
+    return seen;
+  }
+
+  reference::RuledScore rule(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j, double dot,
+                             double magnitude) {
+    if (!sees(b, h, i, j)) return {kHidden, 0};
+    const double scale = double(*options_.softmax_scale), cap = double(options_.logit_soft_cap);
+    const double bias = bias_ ? double(to_float(bias_->at(b, h, i, j))) : 0;
+    const double before = options_.bias_before_scale ? bias : 0, after = options_.bias_before_scale ? 0 : bias;
+    double score = scale * (dot + before);
+    if (cap > 0) score = cap * std::tanh(score / cap);
+    const double distance = double(std::abs((options_.align == MaskAlign::first ? i : i + kv_len_ - q_len_) - j));
+    const double alibi = slopes_.empty() ? 0 : double(slopes_[std::size_t(h)]) * distance;
+    return {score + after - alibi, std::abs(scale) * (magnitude + std::abs(before)) + std::abs(after) + alibi};
+  }
+
+  // What no row sees is poison; so is what some row doesn't see where that can be told apart.
+  void poison_hidden_keys() {
+    for (std::int64_t b = 0; b < batch_; ++b) {
+      for (std::int64_t kv = 0; kv < kv_heads_; ++kv) {
+        for (std::int64_t j = 0; j < kv_len_; ++j) {
+          bool seen = false;
+          for (std::int64_t h = kv * (heads_ / kv_heads_); h < (kv + 1) * (heads_ / kv_heads_); ++h) {
+            for (std::int64_t i = 0; i < q_len_; ++i) seen |= sees(b, h, i, j);
+          }
+          if (seen) continue;
+          const std::int64_t row = (b * kv_heads_ + kv) * kv_len_ + j;
+          const float poison = j % 2 ? std::nanf("") : std::numeric_limits<float>::infinity();
+          for (std::int64_t d = 0; d < dim_; ++d) (*k_)[std::size_t(row * dim_ + d)] = test::from_float<T>(poison);
+          for (std::int64_t d = 0; d < value_dim_; ++d) {
+            (*v_)[std::size_t(row * value_dim_ + d)] = test::from_float<T>(poison);
+          }
+        }
+      }
+    }
+  }
+
+  void compute() {
+    for (std::int64_t b = 0; b < batch_; ++b) {
+      for (std::int64_t h = 0; h < heads_; ++h) {
+        const std::int64_t kv = b * kv_heads_ + h / (heads_ / kv_heads_);
+        for (std::int64_t i = 0; i < q_len_; ++i) {
+          std::vector<double> query;
+          for (std::int64_t d = 0; d < dim_; ++d) {
+            query.push_back(double(to_float((*q_)[std::size_t(((b * heads_ + h) * q_len_ + i) * dim_ + d)])));
+          }
+          rows_.push_back(reference::attention_row(
+              query,
+              [&](std::int64_t j, std::int64_t d) {
+                return double(to_float((*k_)[std::size_t((kv * kv_len_ + j) * dim_ + d)]));
+              },
+              [&](std::int64_t j, std::int64_t d) {
+                return double(to_float((*v_)[std::size_t((kv * kv_len_ + j) * value_dim_ + d)]));
+              },
+              value_dim_, {0, kv_len_}, 1,
+              [&](std::int64_t j, double dot, double magnitude) { return rule(b, h, i, j, dot, magnitude); },
+              sinks_.empty() ? kHidden : double(sinks_[std::size_t(h)])));
+        }
+      }
+    }
+  }
+
+  test::Random random_;
+  std::int64_t batch_, heads_, kv_heads_, q_len_, kv_len_, dim_, value_dim_;
+  FlashAttentionOptions options_;
+  std::unique_ptr<GuardedBuffer<T>> q_, k_, v_;
+  std::unique_ptr<Grid<T>> bias_;
+  std::unique_ptr<Grid<std::uint8_t>> visible_;
+  std::vector<float> slopes_, sinks_;
+  std::vector<std::int64_t> prefixes_;
+  std::vector<reference::AttentionRow> rows_;
+};
+
+template <class T>
+class AttentionRules : public testing::Test {};
+using Types = testing::Types<float, BFloat16, Float16>;
+TYPED_TEST_SUITE(AttentionRules, Types);
+
+TYPED_TEST(AttentionRules, MatchTheirDefinitionInEveryCombination) {
+  for (std::uint64_t seed = 0; seed < 150; ++seed) {
+    RuleProblem<TypeParam> problem(seed);
+    for (Isa isa : supported_isas()) {
+      if (!flash_tiles.row(isa)) continue;
+      for (bool deterministic : {false, true}) {
+        Context context({.num_threads = 1 + int(seed % 3), .deterministic = deterministic, .isa = isa});
+        problem.expect_matches(context);
+        if (this->HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ops_transformer
