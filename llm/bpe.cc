@@ -7,6 +7,7 @@
 #include <bit>
 #include <functional>
 #include <limits>
+#include <utility>
 
 #include "llm/utf8.h"
 #include "ops_transformer/base/error.h"
@@ -19,11 +20,12 @@ constexpr std::uint32_t kEnd = std::numeric_limits<std::uint32_t>::max();
 
 }  // namespace
 
-BytePairEncoder::BytePairEncoder(const Vocabulary& vocabulary, const StringList& merges) : seed_(hash_seed()) {
+BytePairEncoder::BytePairEncoder(const Vocabulary& vocabulary, const StringList& merges,
+                                 std::optional<Fallback> fallback)
+    : vocabulary_(&vocabulary), fallback_(std::move(fallback)), seed_(hash_seed()) {
   for (int byte = 0; byte < 256; ++byte) {
     const char text = static_cast<char>(byte);
-    const TokenId id = vocabulary.find({&text, 1});
-    byte_tokens_[static_cast<std::size_t>(byte)] = id != kNoToken && !vocabulary.is_special(id) ? id : kNoToken;
+    byte_tokens_[static_cast<std::size_t>(byte)] = vocabulary.find_text({&text, 1});
   }
   table_.assign(std::bit_ceil(merges.size() * 2 + 1), Merge{kNoToken, kNoToken, kNoRank, kNoToken});
   std::string bytes;
@@ -35,9 +37,9 @@ BytePairEncoder::BytePairEncoder(const Vocabulary& vocabulary, const StringList&
     };
     if (space == std::string_view::npos || space + 1 == merge.size()) refuse("is not two tokens with a space between");
     bytes.clear();
-    append_byte_level(merge.substr(0, space), bytes);
+    vocabulary.append_bytes(merge.substr(0, space), bytes);
     const std::size_t left_len = bytes.size();
-    append_byte_level(merge.substr(space + 1), bytes);
+    vocabulary.append_bytes(merge.substr(space + 1), bytes);
     const std::string_view both = bytes;
     const TokenId left = vocabulary.find(both.substr(0, left_len));
     const TokenId right = vocabulary.find(both.substr(left_len));
@@ -65,15 +67,35 @@ const BytePairEncoder::Merge& BytePairEncoder::find(TokenId left, TokenId right)
   return table_[at];
 }
 
-std::size_t BytePairEncoder::encode(std::string_view piece, Scratch& scratch, std::vector<TokenId>& out) const {
-  auto& [id, next, previous, heap] = scratch;
+std::size_t BytePairEncoder::begin(std::string_view piece, Scratch& scratch) const {
+  std::vector<TokenId>& id = scratch.id;
   id.clear();
-  for (const char c : piece) {
-    const TokenId token = byte_tokens_[static_cast<unsigned char>(c)];
-    if (token != kNoToken) id.push_back(token);
+  std::size_t left_out = 0;
+  if (!fallback_) {
+    for (const char c : piece) {
+      const TokenId token = byte_tokens_[static_cast<unsigned char>(c)];
+      if (token != kNoToken) id.push_back(token);
+    }
+    return piece.size() - id.size();
   }
+  while (!piece.empty()) {
+    const Utf8Step step = utf8_step(piece);
+    const std::string_view character = piece.substr(0, step.kind == Utf8Step::Kind::valid ? step.len : 1);
+    const TokenId token = vocabulary_->find_text(character);
+    if (token != kNoToken) {
+      id.push_back(token);
+    } else {
+      left_out += fallback_->append(character, id, 0);
+    }
+    piece.remove_prefix(character.size());
+  }
+  return left_out;
+}
+
+std::size_t BytePairEncoder::encode(std::string_view piece, Scratch& scratch, std::vector<TokenId>& out) const {
+  const std::size_t left_out = begin(piece, scratch);
+  auto& [id, next, previous, heap] = scratch;
   const auto num = static_cast<std::uint32_t>(id.size());
-  const std::size_t left_out = piece.size() - num;
   if (num < 2) {
     out.insert(out.end(), id.begin(), id.end());
     return left_out;

@@ -4,9 +4,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
+#include "llm/fallback.h"
 #include "llm/vocabulary.h"
 
 namespace ops_transformer::llm {
@@ -17,7 +19,9 @@ class BytePairEncoder {
  public:
   /// `merges` as the file has them: "left right", best first. Throws InvalidFile, naming the merge, where one is
   /// malformed or uses a token that the vocabulary lacks. Merges into special tokens are left out.
-  BytePairEncoder(const Vocabulary& vocabulary, const StringList& merges);
+  /// With `fallback` merging begins with characters, which it stands in for where they are no tokens; else with bytes.
+  /// `vocabulary` must outlive the object.
+  BytePairEncoder(const Vocabulary& vocabulary, const StringList& merges, std::optional<Fallback> fallback = {});
 
   /// Memory of a call, kept by the caller over many calls.
   struct Scratch {
@@ -36,8 +40,12 @@ class BytePairEncoder {
     std::uint32_t rank;
     TokenId result;
   };
+  /// Fills scratch.id with the tokens of the piece's bytes or characters; returns how many bytes were left out.
+  std::size_t begin(std::string_view piece, Scratch& scratch) const;
   const Merge& find(TokenId left, TokenId right) const noexcept;
 
+  const Vocabulary* vocabulary_;
+  std::optional<Fallback> fallback_;
   std::array<TokenId, 256> byte_tokens_;
   std::vector<Merge> table_;
   std::uint64_t seed_;

@@ -68,7 +68,7 @@ struct Generation::Answer {
       : request(std::move(wanted)),
         index(position),
         sampler(request.options.sampler),
-        text(model.tokenizer(), request.options.stop) {}
+        text(model.tokenizer(), request.options.stop, request.prompt.back()) {}
 
   bool in_prefill() const { return num_read < std::int64_t(request.prompt.size()); }
 

@@ -78,10 +78,14 @@ std::string StopMatcher::push(std::string_view text) {
 
 std::string StopMatcher::finish() { return std::exchange(held_, {}); }
 
-TextStream::TextStream(const Tokenizer& tokenizer, std::span<const std::string> stops)
-    : tokenizer_(&tokenizer), stop_(stops) {}
+TextStream::TextStream(const Tokenizer& tokenizer, std::span<const std::string> stops, std::optional<TokenId> previous)
+    : tokenizer_(&tokenizer), previous_(previous), stop_(stops) {}
 
-std::string TextStream::push(TokenId id) { return stop_.push(utf8_.push(tokenizer_->decode({&id, 1}))); }
+std::string TextStream::push(TokenId id) {
+  const std::string bytes = tokenizer_->decode({&id, 1}, {.previous = previous_});
+  previous_ = id;
+  return stop_.push(utf8_.push(bytes));
+}
 
 std::string TextStream::finish() {
   std::string text = stop_.push(utf8_.finish());

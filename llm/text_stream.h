@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -51,8 +52,10 @@ class OPS_TRANSFORMER_API StopMatcher {
 /// Tokens in, text to show out: whole characters only, stop strings cut off, control tokens silent.
 class OPS_TRANSFORMER_API TextStream {
  public:
-  /// `tokenizer` must outlive the stream. Throws InvalidArgument for an empty stop string.
-  explicit TextStream(const Tokenizer& tokenizer, std::span<const std::string> stops = {});
+  /// `tokenizer` must outlive the stream; `previous` is the token that the stream continues, if any
+  /// (DecodeOptions::previous). Throws InvalidArgument for an empty stop string.
+  explicit TextStream(const Tokenizer& tokenizer, std::span<const std::string> stops = {},
+                      std::optional<TokenId> previous = {});
   /// Throws InvalidArgument for an id outside the vocabulary.
   std::string push(TokenId id);
   /// True once a stop string was complete.
@@ -62,6 +65,7 @@ class OPS_TRANSFORMER_API TextStream {
 
  private:
   const Tokenizer* tokenizer_;
+  std::optional<TokenId> previous_;
   Utf8Stream utf8_;
   StopMatcher stop_;
 };

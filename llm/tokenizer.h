@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "llm/added_tokens.h"
 #include "llm/model_file.h"
 #include "llm/token_id.h"
 #include "llm/tokenizer_data.h"
@@ -17,14 +18,9 @@
 
 namespace ops_transformer::llm {
 
-/// The bytes [begin, end) of a text.
-struct TextRange {
-  std::size_t begin, end;
-};
-
 struct EncodeOptions {
   bool add_special = false;    // BOS in front and EOS behind, where the model asks for them
-  bool parse_special = false;  // the texts of control and user-defined tokens become those tokens
+  bool parse_special = false;  // the names of control tokens become those tokens
   /// With parse_special: parts of the text, ascending and disjoint, that no special token is made from or reaches into.
   std::span<const TextRange> literal{};
   std::size_t* dropped_bytes = nullptr;  // out: bytes that no token of this vocabulary stands for, which were left out
@@ -32,14 +28,17 @@ struct EncodeOptions {
 
 struct DecodeOptions {
   bool skip_special = true;  // control tokens give no text
+  /// The token before the first, where the ids continue others. A tokenizer that puts a space before a text takes it
+  /// away again from the first token of a stretch of text, and only from that.
+  std::optional<TokenId> previous{};
 };
 
-/// The byte-level BPE tokenizer ("gpt2") of a GGUF file, with the pre-tokenizers smollm, default (GPT-2's) and
-/// llama-bpe. Holds no part of the file. Any number of threads may use one object.
+/// A model's tokenizer: byte-level BPE, SentencePiece's BPE or unigram. Holds no part of the file. Any number of
+/// threads may use one object.
 class OPS_TRANSFORMER_API Tokenizer {
  public:
-  /// Throws InvalidFile, naming the key: another tokenizer model, an unknown pre-tokenizer, a list that does not fit
-  /// the others or the rows of token_embd.weight, a token id outside the vocabulary.
+  /// Throws what read_tokenizer_gguf throws, and InvalidFile where the tokens are not as many as the rows of
+  /// token_embd.weight.
   static Tokenizer from_gguf(const ModelFile& file);
 
   /// From what any format says of a tokenizer. Throws InvalidFile where its parts do not fit each other.
@@ -50,9 +49,10 @@ class OPS_TRANSFORMER_API Tokenizer {
   ~Tokenizer();
 
   /// Any bytes, at most 2^31 of them (else InvalidArgument, as for literal ranges out of order or of bounds). What is
-  /// not UTF-8 is encoded byte by byte, and decode gives the same bytes back, but for those counted in `dropped_bytes`.
-  /// Without parse_special no special token is ever made from text. With add_special there is exactly one BOS even
-  /// where the text brings its own.
+  /// not UTF-8 is encoded byte by byte, and decode gives the same bytes back, but for what the model's normalizer
+  /// changes and those counted in `dropped_bytes`. Without parse_special no control token is ever made from text, and
+  /// the unknown token only for characters that have none. With add_special there is exactly one BOS even where the
+  /// text brings its own. Throws SystemFailure where a pattern of the file takes too many steps.
   std::vector<TokenId> encode(std::string_view text, const EncodeOptions& options = {}) const;
 
   /// The tokens' bytes one after another: UTF-8 where the tokens make whole characters. Throws InvalidArgument for an
@@ -64,7 +64,7 @@ class OPS_TRANSFORMER_API Tokenizer {
   std::string_view token_bytes(TokenId id) const;
   /// The token whose bytes or name these are.
   std::optional<TokenId> find_token(std::string_view bytes) const noexcept;
-  /// Control, user-defined and unknown tokens. False for an id outside the vocabulary, as is the next.
+  /// Control and unknown tokens. False for an id outside the vocabulary, as is the next.
   bool is_special(TokenId id) const noexcept;
   /// Tokens that end a turn or a text: EOS, EOT and EOM of the file, and the names that common chat formats end turns
   /// with.
@@ -74,7 +74,7 @@ class OPS_TRANSFORMER_API Tokenizer {
   std::optional<TokenId> eos() const noexcept;
   bool adds_bos() const noexcept;
   bool adds_eos() const noexcept;
-  /// The name in tokenizer.ggml.pre.
+  /// The name in tokenizer.ggml.pre; empty where the rules have none.
   std::string_view pre_tokenizer() const noexcept;
   /// The text of tokenizer.chat_template.
   const std::optional<std::string>& chat_template() const noexcept;
@@ -83,6 +83,7 @@ class OPS_TRANSFORMER_API Tokenizer {
 
  private:
   struct State;
+  class Encoding;
   std::unique_ptr<State> state_;
 };
 

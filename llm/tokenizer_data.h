@@ -53,6 +53,7 @@ struct NormalizerStep {
   std::string content{};           // replace, prepend: what is put there
   bool regex = false;              // replace: `pattern` is a regular expression
   bool left = true, right = true;  // strip: which ends
+  bool operator==(const NormalizerStep&) const = default;
 };
 
 /// A rule that cuts text, as tokenizer.json's "pre_tokenizer" has them; each cuts the pieces of the one before.
@@ -66,6 +67,7 @@ struct SplitStep {
   // metaspace: spaces become U+2581; one is put in front …
   bool prefix_always = false, prefix_first = false;  // … of each stretch of text, of the first alone, or of none
   bool split = true;                                 // and the text is cut before each
+  bool operator==(const SplitStep&) const = default;
 };
 
 /// How an added token is found in text. Tokens without an entry in TokenizerData::added have none of these.

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include "llm/pre_tokenizer.h"
+#include <algorithm>
+#include <cmath>
+
+#include "llm/pre_tokenizer_rules.h"
 #include "llm/tokenizer_data.h"
 #include "llm/utf8.h"
 #include "ops_transformer/base/error.h"
@@ -12,8 +15,10 @@ namespace {
 TokenizerModel read_model(const GgufMetadata& metadata) {
   const auto name = metadata.require<std::string_view>("tokenizer.ggml.model");
   if (name == "gpt2") return TokenizerModel::byte_level_bpe;
-  throw InvalidFile(
-      fmt::format("key 'tokenizer.ggml.model' names the unsupported tokenizer '{}'; known is gpt2", shown(name)));
+  if (name == "llama") return TokenizerModel::sentencepiece_bpe;
+  if (name == "t5") return TokenizerModel::unigram;
+  throw InvalidFile(fmt::format(
+      "key 'tokenizer.ggml.model' names the unsupported tokenizer '{}'; known are gpt2, llama, t5", shown(name)));
 }
 
 StringList read_strings(const std::vector<std::string_view>& stored) {
@@ -60,6 +65,27 @@ std::string read_pre(const GgufMetadata& metadata, std::vector<std::string>& war
   return "default";
 }
 
+std::vector<float> read_scores(const GgufMetadata& metadata, std::size_t num_tokens) {
+  constexpr std::string_view key = "tokenizer.ggml.scores";
+  std::vector<float> scores = metadata.require<std::vector<float>>(key);
+  check_length(key, scores, num_tokens);
+  for (std::size_t i = 0; i < num_tokens; ++i) {
+    if (!std::isfinite(scores[i]))
+      throw InvalidFile(fmt::format("key '{}': token {} has the score {}", key, i, scores[i]));
+  }
+  return scores;
+}
+
+std::string read_charsmap(const GgufMetadata& metadata) {
+  const GgufEntry* entry = metadata.find("tokenizer.ggml.precompiled_charsmap");
+  if (!entry) return {};
+  if (entry->type != GgufType::array || (entry->element_type != GgufType::u8 && entry->element_type != GgufType::i8)) {
+    throw InvalidFile("key 'tokenizer.ggml.precompiled_charsmap' must be an array of u8 or i8");
+  }
+  // Behind the element type and the number of elements.
+  return {reinterpret_cast<const char*>(entry->bytes.data()) + (entry->bytes.size() - entry->length), entry->length};
+}
+
 std::optional<TokenId> read_id(const GgufMetadata& metadata, std::string_view name, std::size_t num_tokens) {
   const std::string key = fmt::format("tokenizer.ggml.{}_token_id", name);
   const auto id = metadata.get<std::uint32_t>(key);
@@ -79,18 +105,43 @@ TokenizerData read_tokenizer_gguf(const GgufMetadata& metadata) {
   const std::size_t num_tokens = data.tokens.size();
   if (num_tokens == 0) throw InvalidFile("key 'tokenizer.ggml.tokens' is empty");
   data.types = read_types(metadata, num_tokens, data.warnings);
-  data.pre = read_pre(metadata, data.warnings);
-  const PreTokenizer pre(data.pre);
-  data.takes_whole_tokens = pre.takes_whole_tokens();
-  data.merges = read_strings(metadata.require<std::vector<std::string_view>>("tokenizer.ggml.merges"));
   data.bos = read_id(metadata, "bos", num_tokens);
   data.eos = read_id(metadata, "eos", num_tokens);
   data.eot = read_id(metadata, "eot", num_tokens);
   data.eom = read_id(metadata, "eom", num_tokens);
   data.unknown = read_id(metadata, "unknown", num_tokens);
   data.padding = read_id(metadata, "padding", num_tokens);
-  data.add_bos = metadata.get_or("tokenizer.ggml.add_bos_token", pre.adds_bos_by_default());
-  data.add_eos = metadata.get_or("tokenizer.ggml.add_eos_token", false);
+  bool add_bos = false, add_eos = false;
+  if (data.model == TokenizerModel::byte_level_bpe) {
+    data.pre = read_pre(metadata, data.warnings);
+    const PreTokenizerRule& rule = find_pre_tokenizer_rule(data.pre);
+    data.normalizers = rule.normalizers;
+    data.splits = rule.splits;
+    data.takes_whole_tokens = rule.takes_whole_tokens;
+    add_bos = rule.adds_bos;
+    data.merges = read_strings(metadata.require<std::vector<std::string_view>>("tokenizer.ggml.merges"));
+  } else {
+    data.pre = metadata.get_or("tokenizer.ggml.pre", std::string());
+    data.scores = read_scores(metadata, num_tokens);
+    data.add_space_prefix = metadata.get_or("tokenizer.ggml.add_space_prefix", true);
+    data.remove_extra_whitespaces = metadata.get_or("tokenizer.ggml.remove_extra_whitespaces", false);
+    data.charsmap = read_charsmap(metadata);
+    const auto unknown = std::find(data.types.begin(), data.types.end(), TokenType::unknown);
+    if (!data.unknown && unknown != data.types.end()) data.unknown = static_cast<TokenId>(unknown - data.types.begin());
+    // SentencePiece's own habit, where the file has the token.
+    add_bos = data.model == TokenizerModel::sentencepiece_bpe && data.bos;
+    add_eos = data.model == TokenizerModel::unigram && data.eos;
+  }
+  for (std::size_t i = 0; i < num_tokens; ++i) {
+    const bool user_defined = data.types[i] == TokenType::user_defined;
+    if (!user_defined && data.types[i] != TokenType::control && data.types[i] != TokenType::unknown) continue;
+    // SentencePiece's unigram model weighs user-defined tokens along with the others.
+    if (user_defined && data.model == TokenizerModel::unigram) continue;
+    data.added.push_back(
+        {.id = static_cast<TokenId>(i), .normalized = user_defined && data.model == TokenizerModel::sentencepiece_bpe});
+  }
+  data.add_bos = metadata.get_or("tokenizer.ggml.add_bos_token", add_bos);
+  data.add_eos = metadata.get_or("tokenizer.ggml.add_eos_token", add_eos);
   if (data.add_bos && !data.bos) {
     throw InvalidFile("key 'tokenizer.ggml.bos_token_id' is missing, the model asks for BOS");
   }

@@ -273,8 +273,8 @@ TEST(Tokenizer, FilesThatDoNotFit) {
     add(writer);
     return refusal(writer);
   };
-  EXPECT_EQ(changed([](auto& v) { v.model = "llama"; }),
-            "key 'tokenizer.ggml.model' names the unsupported tokenizer 'llama'; known is gpt2");
+  EXPECT_EQ(changed([](auto& v) { v.model = "bert"; }),
+            "key 'tokenizer.ggml.model' names the unsupported tokenizer 'bert'; known are gpt2, llama, t5");
   EXPECT_EQ(changed([](auto& v) { v.pre = "foo"; }).substr(0, 67),
             "key 'tokenizer.ggml.pre' names the unknown pre-tokenizer 'foo'; kno");
   EXPECT_EQ(changed([](auto& v) { v.types.pop_back(); }),
@@ -310,7 +310,7 @@ TEST(Tokenizer, HostileNamesAreShownSafely) {
   for (const SmallVocabulary& vocabulary : {model, pre, merge}) {
     const std::string message = refusal(vocabulary.writer());
     EXPECT_NE(message.find("'" + shown(hostile) + "'"), std::string::npos) << message.substr(0, 300);
-    EXPECT_LT(message.size(), 300u);
+    EXPECT_LT(message.size(), 500u);
   }
 }
 

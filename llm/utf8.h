@@ -25,6 +25,7 @@ std::size_t utf8_valid_len(std::string_view text) noexcept;
 /// U+FFFD for what is not UTF-8, and "…" for what is left once `max_len` bytes are passed.
 OPS_TRANSFORMER_API std::string shown(std::string_view text, std::size_t max_len = 100);
 
+inline constexpr std::string_view kSpaceSymbol = "\xe2\x96\x81";           // U+2581, SentencePiece's space
 inline constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";  // U+FFFD
 
 }  // namespace ops_transformer::llm

@@ -49,6 +49,20 @@ std::uint64_t hash_bytes(std::string_view bytes, std::uint64_t seed) noexcept {
   return hash * 0xbf58476d1ce4e5b9u >> 20;
 }
 
+/// The byte that SentencePiece's "<0x0A>" stands for.
+char byte_of(std::string_view text, std::size_t id) {
+  const auto digit = [](char c) {
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                                  : 16;
+  };
+  if (text.size() == 6 && text.starts_with("<0x") && text[5] == '>' && digit(text[3]) < 16 && digit(text[4]) < 16) {
+    return static_cast<char>(digit(text[3]) * 16 + digit(text[4]));
+  }
+  throw InvalidFile(fmt::format("token {} '{}' is of type byte, but not written as <0x00> to <0xFF>", id, shown(text)));
+}
+
 }  // namespace
 
 std::uint64_t hash_seed() noexcept {
@@ -78,8 +92,25 @@ void append_byte_level(std::string_view text, std::string& out) {
   }
 }
 
-Vocabulary::Vocabulary(const StringList& texts, std::vector<TokenType> types)
-    : types_(std::move(types)), seed_(hash_seed()) {
+void append_spaces(std::string_view text, std::string& out) {
+  for (std::size_t at; (at = text.find(kSpaceSymbol)) != std::string_view::npos;) {
+    out += text.substr(0, at);
+    out += ' ';
+    text.remove_prefix(at + kSpaceSymbol.size());
+  }
+  out += text;
+}
+
+void Vocabulary::append_bytes(std::string_view text, std::string& out) const {
+  if (model_ == TokenizerModel::byte_level_bpe) {
+    append_byte_level(text, out);
+  } else {
+    append_spaces(text, out);
+  }
+}
+
+Vocabulary::Vocabulary(const StringList& texts, std::vector<TokenType> types, TokenizerModel model)
+    : model_(model), types_(std::move(types)), seed_(hash_seed()) {
   const std::size_t total = texts.total_bytes();
   if (total > std::numeric_limits<std::uint32_t>::max() || texts.size() >= (1u << 30)) {
     throw InvalidFile(
@@ -91,11 +122,14 @@ Vocabulary::Vocabulary(const StringList& texts, std::vector<TokenType> types)
   offsets_.reserve(texts.size() + 1);
   for (std::size_t i = 0; i < texts.size(); ++i) {
     offsets_.push_back(static_cast<std::uint32_t>(bytes_.size()));
-    const bool literal = types_[i] != TokenType::normal && types_[i] != TokenType::undefined;
-    if (literal) {
-      bytes_ += texts[i];
+    const auto id = static_cast<TokenId>(i);
+    if (type(id) == TokenType::byte) {
+      bytes_ += byte_of(texts[i], i);
+    } else if (type(id) == TokenType::normal || type(id) == TokenType::undefined ||
+               (type(id) == TokenType::user_defined && model_ != TokenizerModel::byte_level_bpe)) {
+      append_bytes(texts[i], bytes_);
     } else {
-      append_byte_level(texts[i], bytes_);
+      bytes_ += texts[i];
     }
   }
   offsets_.push_back(static_cast<std::uint32_t>(bytes_.size()));
@@ -104,7 +138,11 @@ Vocabulary::Vocabulary(const StringList& texts, std::vector<TokenType> types)
   for (std::size_t i = 0; i < texts.size(); ++i) {
     const auto id = static_cast<TokenId>(i);
     TokenId& entry = table_[slot(bytes(id))];
-    if (entry == kNoToken || (type(entry) != TokenType::normal && type(id) == TokenType::normal)) entry = id;
+    const auto rank = [&](TokenId token) {
+      const TokenType t = type(token);
+      return t == TokenType::normal ? 0 : is_text(token) ? 1 : t == TokenType::byte ? 3 : 2;
+    };
+    if (entry == kNoToken || rank(id) < rank(entry)) entry = id;
   }
 }
 
