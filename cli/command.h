@@ -27,7 +27,7 @@ struct ModelOptions {
   bool deterministic = false;
   std::string profile;  // path of a trace; empty: off
 
-  void add_to(CLI::App& command, bool needs_model = true);
+  void add_to(CLI::App& command);
   ContextOptions context() const;
   /// Loads with a progress bar on stderr where that is a terminal.
   std::unique_ptr<llm::Model> load(Context& context) const;

@@ -67,9 +67,8 @@ int run(int argc, char** argv) {
 
 }  // namespace
 
-void ModelOptions::add_to(CLI::App& command, bool needs_model) {
-  auto* path = command.add_option("-m,--model", model, "GGUF file")->check(CLI::ExistingFile);
-  if (needs_model) path->required();
+void ModelOptions::add_to(CLI::App& command) {
+  command.add_option("-m,--model", model, "GGUF file")->check(CLI::ExistingFile)->required();
   command.add_option("-t,--threads", threads, "threads to use (default: the CPUs this process may use)");
   command.add_flag("--json", json, "print one JSON object on standard output");
   command.add_flag("--exact", exact, "f32 arithmetic on dequantised weights and an f32 cache");

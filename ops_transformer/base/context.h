@@ -46,7 +46,7 @@ class OPS_TRANSFORMER_API Context {
   /// The most workspace bytes that one call has used.
   std::size_t workspace_high_water_bytes() const noexcept { return high_water_bytes_.load(std::memory_order_relaxed); }
 
-  /// The one that Python and C share.
+  /// The one of Python calls that give none.
   static Context& process_default();
 
  private:

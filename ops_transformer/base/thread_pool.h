@@ -13,8 +13,8 @@ namespace ops_transformer {
 OPS_TRANSFORMER_API int fork_generation() noexcept;
 
 /// A fork-join pool for regions of microseconds. Items are claimed from one shared counter, so a worker that wakes late
-/// costs nothing: the caller does its items. Joins spin at most 10 us, idle workers 30 us, then they sleep. One region
-/// at a time (Context sees to that); works in a forked child.
+/// costs nothing: the caller does its items. The caller spins 10 us and yields in turns until the region is done; idle
+/// workers spin 30 us, then sleep. One region at a time (Context sees to that); works in a forked child.
 class OPS_TRANSFORMER_API ThreadPool {
  public:
   /// The caller counts as one of the threads; num_threads - 1 workers start at the first region that can use them.

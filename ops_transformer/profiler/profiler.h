@@ -30,8 +30,8 @@ struct ProfileTotal {
   double bytes = 0, flops = 0;
 };
 
-/// Records a zone for each operator call of the contexts it is set on (Context::set_profiler), from any thread. Memory
-/// is bounded: the trace keeps the latest `max_events` zones, the totals at most kMaxTotals rows.
+/// Records a zone for each operator call with work of the contexts it is set on (Context::set_profiler), from any
+/// thread. Memory is bounded: the trace keeps the latest `max_events` zones, the totals at most kMaxTotals rows.
 class OPS_TRANSFORMER_API Profiler {
  public:
   static constexpr std::size_t kMaxTotals = 1024;
@@ -43,7 +43,8 @@ class OPS_TRANSFORMER_API Profiler {
   /// Longest self time first. Past kMaxTotals rows, further plans of an operator are counted under "(other plans)".
   std::vector<ProfileTotal> totals() const;
 
-  /// Totals as text: calls, milliseconds, share of the time, GB/s and GFLOP/s.
+  /// Totals as text: calls, milliseconds in all and without the zones inside, share of the latter, GB/s and GFLOP/s
+  /// over the former.
   std::string table() const;
 
   /// The kept zones as Chrome trace JSON, which chrome://tracing and ui.perfetto.dev read; times in microseconds.

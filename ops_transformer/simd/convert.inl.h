@@ -33,18 +33,3 @@ OPS_TRANSFORMER_INLINE void store_any(void* p, DType dtype, std::int64_t i, F32 
     store_any(row, DType::f32, i, load_any(p, dtype, begin + i, lanes), lanes);
   }
 }
-
-[[maybe_unused]] void add_row(const void* p, DType dtype, std::int64_t begin, std::int64_t n, float* row) noexcept {
-  for (std::int64_t i = 0; i < n; i += kLanes) {
-    const int lanes = int(n - i < kLanes ? n - i : kLanes);
-    const F32 v = load_any(row, DType::f32, i, lanes) + load_any(p, dtype, begin + i, lanes);
-    store_any(row, DType::f32, i, v, lanes);
-  }
-}
-
-[[maybe_unused]] void write_row(void* p, DType dtype, std::int64_t begin, std::int64_t n, const float* row) noexcept {
-  for (std::int64_t i = 0; i < n; i += kLanes) {
-    const int lanes = int(n - i < kLanes ? n - i : kLanes);
-    store_any(p, dtype, begin + i, load_any(row, DType::f32, i, lanes), lanes);
-  }
-}

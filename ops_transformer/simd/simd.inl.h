@@ -61,18 +61,6 @@ OPS_TRANSFORMER_INLINE F32 max(F32 a, F32 b) noexcept { return a > b ? a : b; }
 OPS_TRANSFORMER_INLINE F32 min(F32 a, F32 b) noexcept { return a < b ? a : b; }
 OPS_TRANSFORMER_INLINE F32 abs(F32 a) noexcept { return (F32)((I32)a & 0x7fffffff); }
 
-OPS_TRANSFORMER_INLINE F32 sqrt(F32 a) noexcept {
-#if defined(OPS_TRANSFORMER_SIMD_512)
-  return (F32)_mm512_sqrt_ps((__m512)a);
-#elif defined(OPS_TRANSFORMER_SIMD_256)
-  return (F32)_mm256_sqrt_ps((__m256)a);
-#else
-  F32 r;
-  for (int i = 0; i < kLanes; ++i) r[i] = __builtin_sqrtf(a[i]);
-  return r;
-#endif
-}
-
 // Lane sums and maxima, halving; the same order at every call.
 OPS_TRANSFORMER_INLINE float sum(F32 v) noexcept {
   float t[kLanes];
@@ -254,8 +242,6 @@ OPS_TRANSFORMER_INLINE F32 exp(F32 x) noexcept {
   p = fma(p, r, splat(5.0000001201e-1f));
   return scale_by_power(fma(p * r, r, r) + splat(1.0f), n);
 }
-
-OPS_TRANSFORMER_INLINE F32 sigmoid(F32 x) noexcept { return splat(1.0f) / (splat(1.0f) + exp(-x)); }
 
 // tanh by an odd polynomial near zero and by exp elsewhere; relative error <= 2e-7.
 OPS_TRANSFORMER_INLINE F32 tanh(F32 x) noexcept {

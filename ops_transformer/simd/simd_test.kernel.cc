@@ -26,12 +26,8 @@ F32 apply(SimdFunction function, F32 v, int lanes) noexcept {
       return exp2(v);
     case SimdFunction::exp:
       return exp(v);
-    case SimdFunction::sigmoid:
-      return sigmoid(v);
     case SimdFunction::tanh:
       return tanh(v);
-    case SimdFunction::sqrt:
-      return sqrt(v);
     case SimdFunction::through_bf16:
       return through<BFloat16>(v, lanes);
     default:

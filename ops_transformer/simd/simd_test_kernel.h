@@ -8,7 +8,7 @@
 
 namespace ops_transformer {
 
-enum class SimdFunction : std::uint8_t { exp2, exp, sigmoid, tanh, sqrt, through_bf16, through_f16 };
+enum class SimdFunction : std::uint8_t { exp2, exp, tanh, through_bf16, through_f16 };
 
 /// One function of the vector layer over n values.
 using SimdMapFn = void(SimdFunction function, const float* x, float* y, std::size_t n) noexcept;

@@ -87,12 +87,10 @@ DeviceSpec device_spec_of(Isa isa) {
   const bool wide = isa >= Isa::avx512;
   if (isa == Isa::generic) {
 #if defined(__aarch64__)
-    device.num_vector_registers = 32;
     device.f32_flops_per_cycle = 16;
 #endif
   } else {
     device.vector_bytes = wide ? 64 : 32;
-    device.num_vector_registers = wide ? 32 : 16;
     device.f32_flops_per_cycle = wide ? 64 : 32;  // two FMA a cycle
   }
   device.bf16_dot_len = isa == Isa::avx512_bf16 ? 2 : 1;
@@ -115,11 +113,10 @@ const DeviceSpec& this_device() { return this_device(supported_isas().back()); }
 
 std::string describe(const DeviceSpec& device) {
   return fmt::format(
-      "{}: {} cores, L1d {} KiB, L2 {} KiB, L3 {} KiB, {} vector registers of {} bytes, per cycle {:g} f32 flops, "
+      "{}: {} cores, L1d {} KiB, L2 {} KiB, L3 {} KiB, vectors of {} bytes, per cycle {:g} f32 flops, "
       "{:g} bf16 flops, {:g} int8 operations",
       isa_name(device.isa), device.num_cores, device.l1d_bytes >> 10, device.l2_bytes >> 10, device.l3_bytes >> 10,
-      device.num_vector_registers, device.vector_bytes, device.f32_flops_per_cycle, device.bf16_flops_per_cycle,
-      device.int8_ops_per_cycle);
+      device.vector_bytes, device.f32_flops_per_cycle, device.bf16_flops_per_cycle, device.int8_ops_per_cycle);
 }
 
 }  // namespace ops_transformer

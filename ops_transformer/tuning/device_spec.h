@@ -19,7 +19,6 @@ struct DeviceSpec {
   std::size_t l3_bytes = std::size_t{8} << 20;    // of the cores that share it
 
   int vector_bytes = 16;
-  int num_vector_registers = 16;
   // Products along K that one instruction sums into a 32-bit lane; 1: the level has no such instruction.
   int bf16_dot_len = 1;
   int int8_dot_len = 1;

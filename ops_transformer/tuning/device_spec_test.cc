@@ -23,7 +23,6 @@ TEST(DeviceSpec, ThisMachineIsPlausible) {
 TEST(DeviceSpec, LevelsSetVectorsAndRates) {
   const DeviceSpec avx2 = device_spec_of(Isa::avx2), bf16 = device_spec_of(Isa::avx512_bf16);
   EXPECT_EQ(avx2.f32_lanes(), 8);
-  EXPECT_EQ(avx2.num_vector_registers, 16);
   EXPECT_EQ(avx2.flops_per_cycle(DType::bf16), avx2.flops_per_cycle(DType::f32));
   EXPECT_EQ(bf16.f32_lanes(), 16);
   EXPECT_EQ(bf16.flops_per_cycle(DType::bf16), 2 * bf16.flops_per_cycle(DType::f32));
