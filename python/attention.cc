@@ -1,16 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
 
-#include <array>
 #include <cstdint>
+#include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
+#include <vector>
 
+#include "ops_transformer/attention/alibi_attention.h"
 #include "ops_transformer/attention/flash_attention.h"
 #include "ops_transformer/base/validate.h"
 #include "python/array.h"
+#include "python/attention_layout.h"
 #include "python/bindings.h"
 
 namespace ops_transformer::python {
@@ -37,74 +44,189 @@ class ArrayAndLse : public nb::object {
 };
 
 using Window = std::variant<std::int64_t, std::pair<std::int64_t, std::int64_t>>;
+using Band = std::pair<std::optional<std::int64_t>, std::optional<std::int64_t>>;
+using Offsets = std::optional<std::vector<std::int64_t>>;
 
-void set_window(FlashAttentionOptions& options, const Window& window) {
-  if (const auto* count = std::get_if<std::int64_t>(&window)) {
+void set_window(FlashAttentionOptions& options, const std::optional<Window>& window, const std::optional<Band>& band) {
+  if (window && band) invalid(kOp, "window and band are both given, give one of them");
+  if (band) {
+    options.window_left = band->first.value_or(kNoWindow);
+    options.window_right = band->second.value_or(kNoWindow);
+  }
+  if (!window) return;
+  if (const auto* count = std::get_if<std::int64_t>(&*window)) {
     options.window = *count;
     return;
   }
-  const auto [left, right] = std::get<1>(window);
-  options.window_left = left == -1 ? kNoWindow : left;
-  options.window_right = right == -1 ? kNoWindow : right;
+  const auto limit = [](const char* name, std::int64_t side) {
+    if (side < -1) invalid(kOp, fmt::format("{} is {}, must be >= 0, or -1 for none", name, side));
+    return side == -1 ? kNoWindow : side;
+  };
+  const auto [left, right] = std::get<1>(*window);
+  options.window_left = limit("window_left", left);
+  options.window_right = limit("window_right", right);
 }
 
-std::pair<Output, std::optional<Output>> attend(const ArrayOfKind& query, const ArrayArgument& key,
-                                                const ArrayArgument& value, bool causal,
-                                                std::optional<float> softmax_scale, const std::optional<Window>& window,
-                                                bool return_lse, const std::optional<ArrayOfKind>& out,
-                                                Context* context) {
-  const Input q = import_input(kOp, "query", query), k = import_input(kOp, "key", key),
-              v = import_input(kOp, "value", value);
-  check_rank(kOp, "query", q.view, 4);
-  check_rank(kOp, "value", v.view, 4);
-  const std::array<std::int64_t, 4> shape{q.view.size(0), q.view.size(1), q.view.size(2), v.view.size(3)};
-  const Output result = output_or_new(kOp, "out", out, q, q.view.dtype(), shape);
-  FlashAttentionOptions options{.mask = causal ? Mask::causal : Mask::none, .softmax_scale = softmax_scale};
-  if (window) set_window(options, *window);
-  std::optional<Output> lse;
-  if (return_lse) {
-    lse = new_array(q, DType::f32, std::span(shape).first(3));
-    options.lse = lse->view;
+MaskAlign align_of(const std::string& align) {
+  if (align != "last" && align != "first") invalid(kOp, fmt::format("align is '{}', must be 'last' or 'first'", align));
+  return align == "last" ? MaskAlign::last : MaskAlign::first;
+}
+
+/// The tensors of a call by heads, and its result in the layout of the query.
+struct Tensors {
+  Tensors(std::string_view op, const ArrayOfKind& query, const ArrayArgument& key, const ArrayArgument& value,
+          std::optional<std::int64_t> num_heads, const std::optional<std::string>& layout_name,
+          const std::optional<ArrayOfKind>& out)
+      : q_array(import_input(op, "query", query)),
+        k_array(import_input(op, "key", key)),
+        v_array(import_input(op, "value", value)),
+        layout(layout_of(op, layout_name, num_heads, q_array.view)) {
+    q = by_heads(op, "query", q_array.view, layout, num_heads.value_or(0));
+    const std::int64_t kv_heads = heads_in(op, "key", k_array.view, layout, q.size(q.rank() - 1));
+    k = by_heads(op, "key", k_array.view, layout, kv_heads);
+    v = by_heads(op, "value", v_array.view, layout, kv_heads);
+    result = output_or_new(op, "out", out, q_array, q.dtype(), out_shape(q, v, layout).span());
+    out_by_heads = by_heads(op, "out", result.view, layout, q.size(1));
   }
+
+  Input q_array, k_array, v_array;
+  Layout layout;
+  ConstTensorView q, k, v;
+  Output result;
+  TensorView out_by_heads;
+};
+
+/// The call with all its arguments; the second result is lse where it is asked for.
+std::pair<Output, std::optional<Output>> attend(
+    const ArrayOfKind& query, const ArrayArgument& key, const ArrayArgument& value, bool causal,
+    std::optional<float> softmax_scale, const std::optional<Window>& window, const std::optional<ArrayOfKind>& out,
+    std::optional<std::int64_t> num_heads, const std::optional<std::string>& layout, const std::string& align,
+    const std::optional<Band>& band, const Offsets& prefix_lens, const std::optional<ArrayArgument>& visible,
+    const std::optional<ArrayArgument>& tree, const std::optional<ArrayArgument>& bias, bool bias_before_scale,
+    float logit_soft_cap, const std::vector<float>& alibi_slopes, const std::vector<float>& sinks,
+    const Offsets& q_offsets, const Offsets& kv_offsets, const std::optional<ArrayArgument>& softmax_max,
+    const std::optional<ArrayArgument>& softmax_sum, bool return_lse, Context* context) {
+  const Tensors t(kOp, query, key, value, num_heads, layout, out);
+  FlashAttentionOptions options{.mask = causal ? Mask::causal : Mask::none,
+                                .align = align_of(align),
+                                .softmax_scale = softmax_scale,
+                                .bias_before_scale = bias_before_scale,
+                                .logit_soft_cap = logit_soft_cap,
+                                .alibi_slopes = alibi_slopes,
+                                .sinks = sinks};
+  set_window(options, window, band);
+  if (prefix_lens) options.prefix_lens = *prefix_lens;
+  const auto visible_array = import_input(kOp, "visible", visible), tree_array = import_input(kOp, "tree", tree),
+             bias_array = import_input(kOp, "bias", bias);
+  if (visible_array) options.visible = visible_array->view;
+  if (tree_array) options.tree = tree_array->view;
+  if (bias_array) options.bias = bias_array->view;
+  std::optional<Output> lse, largest, sums;
+  if (return_lse) options.lse = lse.emplace(new_array(t.q_array, DType::f32, lse_shape(t.q, t.layout).span())).view;
+  if (softmax_max) options.softmax_max = largest.emplace(import_output(kOp, "softmax_max", *softmax_max)).view;
+  if (softmax_sum) options.softmax_sum = sums.emplace(import_output(kOp, "softmax_sum", *softmax_sum)).view;
+  const bool packed = t.layout == Layout::tnd;
+  if (packed != q_offsets.has_value()) {
+    invalid(kOp, packed ? "layout TND needs q_offsets" : "q_offsets is given, which only layout TND has");
+  }
+  if (kv_offsets && !packed) invalid(kOp, "kv_offsets is given, which only layout TND has");
   {
     const nb::gil_scoped_release released;
-    flash_attention(context_or_default(context), q.view, k.view, v.view, result.view, options);
+    Context& chosen = context_or_default(context);
+    if (packed) {
+      const std::vector<std::int64_t>& keys = kv_offsets ? *kv_offsets : *q_offsets;
+      flash_attention_varlen(chosen, t.q, t.k, t.v, t.out_by_heads, *q_offsets, keys, options);
+    } else {
+      flash_attention(chosen, t.q, t.k, t.v, t.out_by_heads, options);
+    }
   }
-  return {result, lse};
+  return {t.result, lse};
+}
+
+/// The overload whose return_lse is kReturnLse; it says which result a call gives.
+template <bool kReturnLse, class ReturnLse, class... Extra>
+void def_flash_attention(nb::module_& module, const ReturnLse& return_lse, const Extra&... extra) {
+  using Result = std::conditional_t<kReturnLse, ArrayAndLse, ArrayOfKind>;
+  module.def(
+      "flash_attention",
+      [](const ArrayOfKind& query, const ArrayArgument& key, const ArrayArgument& value, bool causal,
+         std::optional<float> softmax_scale, const std::optional<Window>& window, const std::optional<ArrayOfKind>& out,
+         std::optional<std::int64_t> num_heads, const std::optional<std::string>& layout, const std::string& align,
+         const std::optional<Band>& band, const Offsets& prefix_lens, const std::optional<ArrayArgument>& visible,
+         const std::optional<ArrayArgument>& tree, const std::optional<ArrayArgument>& bias, bool bias_before_scale,
+         float logit_soft_cap, const std::vector<float>& alibi_slopes, const std::vector<float>& sinks,
+         const Offsets& q_offsets, const Offsets& kv_offsets, const std::optional<ArrayArgument>& softmax_max,
+         const std::optional<ArrayArgument>& softmax_sum, const Literal<kReturnLse>&, Context* context) {
+        const auto [result, lse] =
+            attend(query, key, value, causal, softmax_scale, window, out, num_heads, layout, align, band, prefix_lens,
+                   visible, tree, bias, bias_before_scale, logit_soft_cap, alibi_slopes, sinks, q_offsets, kv_offsets,
+                   softmax_max, softmax_sum, kReturnLse, context);
+        if constexpr (kReturnLse) {
+          return Result(nb::make_tuple(result.source, lse->source));
+        } else {
+          return Result(result.source);
+        }
+      },
+      "query"_a, "key"_a, "value"_a, "causal"_a = false, "softmax_scale"_a = nb::none(), "window"_a = nb::none(),
+      "out"_a = nb::none(), nb::kw_only(), "num_heads"_a = nb::none(), "layout"_a = nb::none(), "align"_a = "last",
+      "band"_a = nb::none(), "prefix_lens"_a = nb::none(), "visible"_a = nb::none(), "tree"_a = nb::none(),
+      "bias"_a = nb::none(), "bias_before_scale"_a = false, "logit_soft_cap"_a = 0.0f,
+      "alibi_slopes"_a = std::vector<float>(), "sinks"_a = std::vector<float>(), "q_offsets"_a = nb::none(),
+      "kv_offsets"_a = nb::none(), "softmax_max"_a = nb::none(), "softmax_sum"_a = nb::none(), return_lse,
+      "context"_a = nb::none(), extra...);
 }
 
 }  // namespace
 
 void bind_attention(nb::module_& module) {
-  module.def(
-      "flash_attention",
-      [](const ArrayOfKind& query, const ArrayArgument& key, const ArrayArgument& value, bool causal,
-         std::optional<float> softmax_scale, const std::optional<Window>& window, const std::optional<ArrayOfKind>& out,
-         const Literal<false>&, Context* context) {
-        return ArrayOfKind(attend(query, key, value, causal, softmax_scale, window, false, out, context).first.source);
-      },
-      "query"_a, "key"_a, "value"_a, "causal"_a = false, "softmax_scale"_a = nb::none(), "window"_a = nb::none(),
-      "out"_a = nb::none(), nb::kw_only(), "return_lse"_a = false, "context"_a = nb::none(),
-      R"(Scaled dot-product attention without a score matrix (Dao et al., 2022).
+  def_flash_attention<false>(module, "return_lse"_a = false,
+                             R"(Scaled dot-product attention without a score matrix (Dao et al., 2022).
 
 query [batch, num_q_heads, q_len, head_dim], key [batch, num_kv_heads, kv_len, head_dim], value
 [batch, num_kv_heads, kv_len, value_dim], all f32, all bf16 or all f16, last dimension contiguous;
-num_q_heads a multiple of num_kv_heads; out [batch, num_q_heads, q_len, value_dim] as query, or f32.
-Queries stand at the end of the keys: query i at key position i + kv_len - q_len. causal: keys up to
-it. softmax_scale None: 1 / sqrt(head_dim). window: with causal the number of keys seen, the query's
-own included; or (left, right), how far it sees to either side, -1: without limit. A query that sees
-no key gives 0, and lse -inf. return_lse adds log(sum(exp(scaled scores))), natural log,
-[batch, num_q_heads, q_len] f32.)");
+num_q_heads a multiple of num_kv_heads; out as query (or f32) with value_dim.
+
+layout: BNSD (the above), BSND, BSH, SBH (heads and head_dim in one dimension, needs num_heads) or
+TND (all sequences one after another: q_offsets and kv_offsets say where each starts, and where the
+last ends). Without it 4 dimensions are BNSD; with num_heads 3 are BSH and 4 BSND.
+
+Query i stands at key position p = i + kv_len - q_len, or at i with align="first". causal: keys up to
+p. window: with causal the number of keys seen, the query's own included; or (left, right), how far it
+sees to either side, -1: without limit. band: the same, None: without limit, may be negative.
+prefix_lens: for each sequence, how many first keys every query sees. visible: booleans, True =
+visible, that broadcast to [batch, num_q_heads, q_len, kv_len]. tree: booleans [batch or 1, q_len,
+q_len] over the last q_len keys. bias: added to the scores, broadcasts as visible; -inf hides;
+bias_before_scale: scale * (q k + bias). logit_soft_cap: cap * tanh(score / cap). alibi_slopes, one a
+query head: minus slope * |p - key|. sinks, one a query head: a score that joins the sum without a
+value. For TND visible and bias broadcast to [num_q_heads, total_q, n], tree is [total_q, n].
+
+softmax_scale None: 1 / sqrt(head_dim). A query that sees no key gives 0, and lse -inf. return_lse
+adds log(sum(exp(scores))), natural log, [batch, num_q_heads, q_len] ([total_q, num_q_heads] for TND)
+f32. softmax_max, softmax_sum: arrays [batch, num_q_heads, q_len, 8] f32 that are written, eight
+copies of each row's maximum and sum.)");
+  def_flash_attention<true>(module, "return_lse"_a);
   module.def(
-      "flash_attention",
-      [](const ArrayOfKind& query, const ArrayArgument& key, const ArrayArgument& value, bool causal,
-         std::optional<float> softmax_scale, const std::optional<Window>& window, const std::optional<ArrayOfKind>& out,
-         const Literal<true>&, Context* context) {
-        const auto [result, lse] = attend(query, key, value, causal, softmax_scale, window, true, out, context);
-        return ArrayAndLse(nb::make_tuple(result.source, lse->source));
+      "alibi_attention",
+      [](const ArrayOfKind& query, const ArrayArgument& key, const ArrayArgument& value,
+         std::optional<std::int64_t> num_heads, std::optional<std::int64_t> max_seq_len, bool causal,
+         std::optional<float> softmax_scale, const std::optional<std::string>& layout,
+         const std::optional<ArrayOfKind>& out, Context* context) {
+        constexpr std::string_view kAlibi = "alibi_attention";
+        const Tensors t(kAlibi, query, key, value, num_heads, layout, out);
+        if (t.layout == Layout::tnd) invalid(kAlibi, "layout is TND, which flash_attention(alibi_slopes=) takes");
+        {
+          const nb::gil_scoped_release released;
+          alibi_attention(context_or_default(context), t.q, t.k, t.v, t.out_by_heads,
+                          {.max_seq_len = max_seq_len, .causal = causal, .softmax_scale = softmax_scale});
+        }
+        return ArrayOfKind(t.result.source);
       },
-      "query"_a, "key"_a, "value"_a, "causal"_a = false, "softmax_scale"_a = nb::none(), "window"_a = nb::none(),
-      "out"_a = nb::none(), nb::kw_only(), "return_lse"_a, "context"_a = nb::none());
+      "query"_a, "key"_a, "value"_a, "num_heads"_a = nb::none(), "max_seq_len"_a = nb::none(), "causal"_a = false,
+      "softmax_scale"_a = nb::none(), nb::kw_only(), "layout"_a = nb::none(), "out"_a = nb::none(),
+      "context"_a = nb::none(),
+      R"(flash_attention with ALiBi's bias -slope * |i + kv_len - q_len - j| (Press et al., 2022), made in
+registers, with the slopes of the paper for any number of heads. max_seq_len: longer queries or keys
+are an error. Layouts as flash_attention, but TND.)");
 }
 
 }  // namespace ops_transformer::python

@@ -12,7 +12,6 @@
 namespace ops_transformer {
 namespace {
 
-constexpr std::int64_t kMaxHeads = 65536;
 constexpr double kLog2E = 1.4426950408889634;
 
 void check_tensor(const AttentionCall& call, const char* name, const ConstTensorView& view, const AttentionAxes& axes,
@@ -81,8 +80,8 @@ void check_outputs(const AttentionCall& call) {
 }
 
 void check_heads(const char* op, std::int64_t num_q_heads, std::int64_t num_kv_heads) {
-  check_at_most(op, "num_q_heads", num_q_heads, kMaxHeads);
-  check_at_most(op, "num_kv_heads", num_kv_heads, kMaxHeads);
+  check_at_most(op, "num_q_heads", num_q_heads, kMaxAttentionHeads);
+  check_at_most(op, "num_kv_heads", num_kv_heads, kMaxAttentionHeads);
   if (num_kv_heads == 0 ? num_q_heads != 0 : num_q_heads % num_kv_heads != 0) {
     invalid(op, fmt::format("num_q_heads is {}, must be a multiple of num_kv_heads, {}", num_q_heads, num_kv_heads));
   }
@@ -99,10 +98,6 @@ void check_window(const char* op, const FlashAttentionOptions& options) {
       invalid(op,
               fmt::format("window is {} and window_left is {}, give one of them", options.window, options.window_left));
     }
-  }
-  if (options.mask == Mask::causal && options.window_right != kNoWindow) {
-    invalid(op, fmt::format("window_right is {} with the causal mask, which sees nothing to the right",
-                            options.window_right));
   }
   if (!options.prefix_lens.empty() && (options.window != kNoWindow || options.window_left != kNoWindow)) {
     invalid(op, "prefix_lens makes the first keys visible to every query and can't stand beside a limit to the left");
@@ -281,7 +276,8 @@ AttentionArgs AttentionCall::args() const {
   args.group = shape.num_q_heads / shape.num_kv_heads;
   args.kv_dtype = shape.kv_dtype;
   args.window_left = clamp_window(options.window == kNoWindow ? options.window_left : options.window - 1);
-  args.window_right = options.mask == Mask::causal ? 0 : clamp_window(options.window_right);
+  args.window_right = clamp_window(options.window_right);
+  if (options.mask == Mask::causal) args.window_right = std::min<std::int64_t>(args.window_right, 0);
   const double scale = options.softmax_scale ? double(*options.softmax_scale) : 1.0 / std::sqrt(shape.head_dim);
   args.negate_q = scale < 0;
   // Not 0: a masked score is -inf, and 0 * -inf is NaN.

@@ -9,7 +9,8 @@
 
 namespace ops_transformer {
 
-inline constexpr std::int64_t kMaxAttentionLen = std::int64_t{1} << 30, kMaxAttentionBatch = std::int64_t{1} << 20;
+inline constexpr std::int64_t kMaxAttentionLen = std::int64_t{1} << 30, kMaxAttentionBatch = std::int64_t{1} << 20,
+                              kMaxAttentionHeads = 65536;
 
 /// The dimensions of a tensor that stand for heads and for tokens.
 struct AttentionAxes {

@@ -138,7 +138,7 @@ class RuleProblem {
       options_.prefix_lens = prefixes_;
     } else if (maybe(2)) {
       options_.window_left = random_.integer(-5, 40);
-      if (options_.mask == Mask::none) options_.window_right = random_.integer(-30, 30);
+      if (maybe(2)) options_.window_right = random_.integer(-30, 30);
     }
     if (maybe(3)) options_.logit_soft_cap = random_.uniform(0.5f, 4.0f);
     if (maybe(3)) {

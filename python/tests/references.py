@@ -46,30 +46,58 @@ def rotary_embedding(x, positions, rotary_dim, theta=10000.0, interleaved=False,
     return out, magnitude
 
 
-def attention(q, k, v, scale, left=None, right=None):
-    """Keys p - left … p + right of query i, p = i + kv_len - q_len; None: no limit. One dict of what tests compare."""
+def attention(q, k, v, scale, left=None, right=None, **rules):
+    """Keys p - left … p + right of query i, p = i + kv_len - q_len (i where top_left); None: no limit. One dict of what
+    tests compare."""
     q, k, v = (a.astype(np.float64) for a in (q, k, v))
     k, v = (np.repeat(a, q.shape[1] // a.shape[1], axis=1) for a in (k, v))
-    place = np.arange(q.shape[2])[:, None] + k.shape[2] - q.shape[2]
+    place = np.arange(q.shape[2])[:, None] + (0 if rules.get("top_left") else k.shape[2] - q.shape[2])
     keys = np.arange(k.shape[2])[None]
-    seen = np.ones((q.shape[2], k.shape[2]), bool)
+    seen = np.ones((q.shape[0], q.shape[1], q.shape[2], k.shape[2]), bool)
     if left is not None:
         seen &= keys >= place - left
     if right is not None:
         seen &= keys <= place + right
-    scores = np.where(seen, q @ k.swapaxes(-1, -2) * scale, -np.inf)
-    size = np.where(seen, np.abs(q) @ np.abs(k).swapaxes(-1, -2) * abs(scale), 0).max(axis=-1, initial=0)
-    largest = np.where(seen.any(-1), scores.max(axis=-1, initial=-np.inf), 0)[..., None]
-    weights = np.exp(scores - largest)
-    total = weights.sum(axis=-1, keepdims=True)
+    if (prefix := rules.get("prefix_lens")) is not None:
+        seen |= keys < np.asarray(prefix)[:, None, None, None]
+    if (visible := rules.get("visible")) is not None:
+        seen &= visible
+    if (tree := rules.get("tree")) is not None:
+        first = k.shape[2] - q.shape[2]
+        seen[..., first:] &= tree[:, None]
+    bias = np.float64(0) if rules.get("bias") is None else rules["bias"].astype(np.float64)
+    seen &= ~np.isneginf(bias)
+    bias = np.where(np.isneginf(bias), 0, bias)
+    before, after = (bias, 0 * bias) if rules.get("bias_before_scale") else (0 * bias, bias)
+    scores = (q @ k.swapaxes(-1, -2) + before) * scale
+    size = (np.abs(q) @ np.abs(k).swapaxes(-1, -2) + np.abs(before)) * abs(scale) + np.abs(after)
+    if cap := rules.get("logit_soft_cap"):
+        scores = cap * np.tanh(scores / cap)
+    scores = scores + after
+    if (slopes := rules.get("alibi_slopes")) is not None and len(slopes):
+        distance = np.asarray(slopes, np.float64)[:, None, None] * np.abs(place - keys)
+        scores, size = scores - distance, size + distance
+    scores = np.where(seen, scores, -np.inf)
+    size = np.where(seen, size, 0).max(axis=-1, initial=0)
+    largest = scores.max(axis=-1, initial=-np.inf)
+    if (sinks := rules.get("sinks")) is not None and len(sinks):
+        sink = np.broadcast_to(np.asarray(sinks, np.float64)[:, None], largest.shape)
+        largest = np.maximum(largest, sink)
+    else:
+        sink = np.full(largest.shape, -np.inf)
+    finite = np.where(np.isneginf(largest), 0, largest)
+    weights = np.exp(scores - finite[..., None])
+    total = weights.sum(axis=-1) + np.exp(sink - finite)
     with np.errstate(divide="ignore"):
-        lse = (np.log(total) + largest)[..., 0]
-    weights = weights / np.where(total == 0, 1, total)
+        lse = np.log(total) + finite
+    weights = weights / np.where(total == 0, 1, total)[..., None]
     return {
         "out": weights @ v,
         "magnitude": weights @ np.abs(v),
         "lse": lse,
-        "num_keys": np.broadcast_to(seen.sum(-1), lse.shape),
+        "max": largest,
+        "sum": total,
+        "num_keys": seen.sum(-1),
         "score_magnitude": size,
     }
 
