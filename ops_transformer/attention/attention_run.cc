@@ -2,6 +2,7 @@
 #include "ops_transformer/attention/attention_run.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "ops_transformer/attention/attention_schedule.h"
 
@@ -11,6 +12,7 @@ namespace {
 // Below this many values a second fork costs more than it saves.
 constexpr std::int64_t kMergeInline = 16384;
 constexpr float kLn2 = 0.693147181f, kLog2E = 1.44269504f;
+constexpr float kNoSink = -std::numeric_limits<float>::infinity();
 
 void merge(const AttentionArgs& args, const AttentionSequence& sequence, const AttentionMerge& merge, MergeRowFn* fn) {
   AttentionPart parts[kMaxParts + 1];
@@ -22,7 +24,8 @@ void merge(const AttentionArgs& args, const AttentionSequence& sequence, const A
     }
     const RowPlace place = row_place(args, merge.kv_head, merge.first_row + r);
     int num_parts = merge.num_parts;
-    if (args.sinks) parts[num_parts++] = {nullptr, DType::f32, args.sinks[place.head] * kLog2E, 1.0f};
+    const float sink = args.sinks ? args.sinks[place.head] : kNoSink;
+    if (sink != kNoSink) parts[num_parts++] = {nullptr, DType::f32, sink * kLog2E, 1.0f};
     fn(parts, num_parts, {1.0f, kLn2},
        {args.out, args.out_dtype, out_offset(args, sequence, place), args.value_dim,
         softmax_places(args, sequence, place)},
