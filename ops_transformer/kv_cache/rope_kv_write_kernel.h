@@ -16,9 +16,11 @@ struct RopeKvWriteArgs {
   std::int64_t k_page_stride, k_slot_stride, v_page_stride, v_slot_stride;
   std::int64_t page_size;
   const std::int64_t* slots;
+  const float *q_norm, *k_norm;  // [head_dim]; nullptr: heads are not normalised
+  float norm_eps;
 };
 
-/// Tokens [first, last). `scratch` has room for 2 * half floats.
+/// Tokens [first, last). `scratch` has room for 2 * half + head_dim floats.
 using RopeKvWriteFn = void(const RopeKvWriteArgs& args, std::int64_t first, std::int64_t last, float* scratch) noexcept;
 OPS_TRANSFORMER_KERNEL(rope_kv_write_tokens, RopeKvWriteFn, generic, avx2, avx512, avx512_bf16)
 

@@ -10,6 +10,7 @@
 
 #include "ops_transformer/kv_cache/kv_write.h"
 #include "ops_transformer/kv_cache/rope_kv_write_kernel.h"
+#include "ops_transformer/norm/rms_norm_reference.h"
 #include "ops_transformer/posembedding/rope_reference.h"
 #include "tests/support/dtype_of.h"
 #include "tests/support/guarded_buffer.h"
@@ -27,9 +28,9 @@ using test::message_of;
 constexpr std::int64_t kTokens = 21, kHeads = 5, kKvHeads = 2, kPageSize = 8, kPages = 4;
 
 template <class New, class Cached>
-void expect_matches_reference(Isa isa, RopeStyle style, std::int64_t dim, std::int64_t rotary_dim) {
+void expect_matches_reference(Isa isa, RopeStyle style, std::int64_t dim, std::int64_t rotary_dim, bool norms) {
   SCOPED_TRACE(testing::Message() << isa_name(isa) << " dim " << dim << " rotary " << rotary_dim << " interleaved "
-                                  << (style == RopeStyle::interleaved));
+                                  << (style == RopeStyle::interleaved) << " norms " << norms);
   test::Random random(7);
   Context context({.num_threads = 2, .isa = isa});
   const std::int64_t value_dim = dim + 3, stride = (kHeads + kKvHeads) * dim + kKvHeads * value_dim;
@@ -51,11 +52,20 @@ void expect_matches_reference(Isa isa, RopeStyle style, std::int64_t dim, std::i
   const TensorView q(rows.data(), kDType<New>, {kTokens, kHeads, dim}, {stride, dim, 1}),
       k(rows.data() + kHeads * dim, kDType<New>, {kTokens, kKvHeads, dim}, {stride, dim, 1}),
       v(rows.data() + (kHeads + kKvHeads) * dim, kDType<New>, {kTokens, kKvHeads, value_dim}, {stride, value_dim, 1});
-  rope_kv_write(context, q, k, v, {positions.data(), DType::i64, {kTokens}}, table, slots, pages);
+  GuardedBuffer<float> q_norm{std::size_t(dim)}, k_norm{std::size_t(dim)};
+  test::fill_normal(q_norm, random);
+  test::fill_normal(k_norm, random);
+  RopeKvWriteOptions options{.norm_eps = 1e-3f};
+  if (norms) {
+    options.q_norm = ConstTensorView(q_norm.data(), DType::f32, {dim});
+    options.k_norm = ConstTensorView(k_norm.data(), DType::f32, {dim});
+  }
+  rope_kv_write(context, q, k, v, {positions.data(), DType::i64, {kTokens}}, table, slots, pages, options);
 
-  const auto check = [&](const New* from, auto* to, std::int64_t position, DType out) {
+  const auto check = [&](const New* from, auto* to, std::int64_t position, DType out, GuardedBuffer<float>& norm) {
     std::vector<double> x;
     for (std::int64_t d = 0; d < dim; ++d) x.push_back(to_float(from[d]));
+    if (norms) x = reference::rms_norm(x, std::vector<double>(norm.begin(), norm.end()), 1e-3f);
     const auto expected =
         reference::rotary_embedding(x, position, rotary_dim, 10000.0, 1.0, style == RopeStyle::interleaved);
     for (std::int64_t d = 0; d < dim; ++d) {
@@ -65,20 +75,20 @@ void expect_matches_reference(Isa isa, RopeStyle style, std::int64_t dim, std::i
                                    : style == RopeStyle::interleaved ? d ^ 1
                                                                      : (d + half) % rotary_dim;
       const double magnitude = std::abs(x[std::size_t(d)]) + std::abs(x[std::size_t(partner)]);
-      ASSERT_NEAR(to_float(to[d]), e, test::tolerance(2, magnitude, e, out)) << d;
+      ASSERT_NEAR(to_float(to[d]), e, test::tolerance(norms ? double(dim) : 2, magnitude, e, out)) << d;
     }
   };
   for (std::int64_t t = 0; t < kTokens; ++t) {
     for (std::int64_t h = 0; h < kHeads; ++h) {
       check(before.data() + t * stride + h * dim, rows.data() + t * stride + h * dim, positions[std::size_t(t)],
-            kDType<New>);
+            kDType<New>, q_norm);
     }
     const std::int64_t slot = slots[std::size_t(t)];
     if (slot < 0) continue;
     for (std::int64_t h = 0; h < kKvHeads; ++h) {
       const std::int64_t row = (slot / kPageSize * kKvHeads + h) * kPageSize + slot % kPageSize;
       check(before.data() + t * stride + (kHeads + h) * dim, k_pages.data() + row * dim, positions[std::size_t(t)],
-            kDType<Cached>);
+            kDType<Cached>, k_norm);
       for (std::int64_t d = 0; d < value_dim; ++d) {
         const float value = to_float(before[std::size_t(t * stride + (kHeads + kKvHeads) * dim + h * value_dim + d)]);
         ASSERT_EQ(to_float(v_pages[std::size_t(row * value_dim + d)]), to_float(test::from_float<Cached>(value)));
@@ -96,10 +106,12 @@ TEST(RopeKvWrite, MatchesReferenceAtEveryLevel) {
     if (!rope_kv_write_tokens.row(isa)) continue;
     for (RopeStyle style : {RopeStyle::half_split, RopeStyle::interleaved}) {
       for (auto [dim, rotary_dim] : {std::pair{64, 64}, {20, 14}, {2, 2}, {80, 32}}) {
-        expect_matches_reference<float, float>(isa, style, dim, rotary_dim);
-        expect_matches_reference<float, BFloat16>(isa, style, dim, rotary_dim);
-        expect_matches_reference<BFloat16, float>(isa, style, dim, rotary_dim);
-        expect_matches_reference<BFloat16, BFloat16>(isa, style, dim, rotary_dim);
+        for (bool norms : {false, true}) {
+          expect_matches_reference<float, float>(isa, style, dim, rotary_dim, norms);
+          expect_matches_reference<float, BFloat16>(isa, style, dim, rotary_dim, norms);
+          expect_matches_reference<BFloat16, float>(isa, style, dim, rotary_dim, norms);
+          expect_matches_reference<BFloat16, BFloat16>(isa, style, dim, rotary_dim, norms);
+        }
       }
     }
   }
@@ -154,6 +166,18 @@ TEST(RopeKvWrite, ErrorsComeBeforeAnythingIsWritten) {
   EXPECT_NE(message(std::int64_t{1} << 32, 0, 4).find("positions[0] is 4294967296"), std::string::npos);
   EXPECT_NE(message(0, 4, 4).find("slots[0] is 4"), std::string::npos);
   EXPECT_NE(message(0, 0, 6).find("rotary_dim is 6, must be at most head_dim = 4"), std::string::npos);
+  const auto norm_message = [&](const RopeKvWriteOptions& options) -> std::string {
+    const std::int64_t zero = 0;
+    return message_of([&] {
+      rope_kv_write(context, q_view, k_view, k_view, {&zero, DType::i64, {1}}, RopeTable({.rotary_dim = 4}),
+                    std::span(&zero, 1), pool.pages(0), options);
+    });
+  };
+  EXPECT_NE(norm_message({.q_norm = ConstTensorView(k.data(), DType::f32, {3})}).find("q_norm must be [4]"),
+            std::string::npos);
+  EXPECT_NE(norm_message({.k_norm = ConstTensorView(q.data(), DType::f32, {4})}).find("overlap k_norm"),
+            std::string::npos);
+  EXPECT_NE(norm_message({.norm_eps = -1.0f}).find("norm_eps is -1"), std::string::npos);
   const std::int64_t place = 0;
   EXPECT_THROW(rope_kv_write(context, q_view, q_view, k_view, {&place, DType::i64, {1}}, RopeTable({.rotary_dim = 4}),
                              std::span(&place, 1), pool.pages(0)),

@@ -50,14 +50,24 @@ void validate(const ConstTensorView& x, const ConstTensorView& weight, const Ten
     check_no_overlap(kOp, "residual_out", *options.residual_out, "weight", weight);
     check_no_overlap(kOp, "out", out, "residual_out", *options.residual_out);
   }
+  if (options.added) {
+    check_shape(kOp, "added", *options.added, {x.size(0), x.size(1)});
+    check_dtype(kOp, "added", *options.added, {out.dtype()});
+    check_rows(kOp, "added", *options.added);
+    check_in_place_or_apart(kOp, "out", out, "added", *options.added);
+    if (options.residual_out) {
+      check_no_overlap(kOp, "residual_out", *options.residual_out, "added", *options.added);
+    }
+  }
 }
 
 // An output that the last-level cache can't keep for its reader is stored past it.
-bool worth_streaming(const ConstTensorView& x, const TensorView& out) {
+bool worth_streaming(const ConstTensorView& x, const TensorView& out, const RmsNormOptions& options) {
   const std::size_t element = element_bytes(out.dtype());
   const bool aligned =
       (reinterpret_cast<std::uintptr_t>(out.data()) | std::uintptr_t(out.stride(0)) * element) % 64 == 0;
-  return aligned && out.data() != x.data() && std::size_t(out.num_elements()) * element > this_device().l3_bytes / 2;
+  return aligned && !options.added && out.data() != x.data() &&
+         std::size_t(out.num_elements()) * element > this_device().l3_bytes / 2;
 }
 
 // Every operand once; for each element an addition, a square and its sum, two products.
@@ -65,9 +75,10 @@ Work work_of(const RmsNormArgs& args, std::int64_t rows) {
   const auto x_bytes = std::int64_t(element_bytes(args.x_dtype));
   const std::int64_t row_operands = 1 + (args.residual != nullptr) + (args.residual_out != nullptr);
   const std::int64_t elements = rows * args.hidden;
-  return {.bytes = elements * (row_operands * x_bytes + std::int64_t(element_bytes(args.out_dtype))) +
+  const std::int64_t out_operands = 1 + (args.added != nullptr);
+  return {.bytes = elements * (row_operands * x_bytes + out_operands * std::int64_t(element_bytes(args.out_dtype))) +
                    args.hidden * std::int64_t(element_bytes(args.weight_dtype)),
-          .flops = elements * (args.residual ? 5 : 4)};
+          .flops = elements * (4 + (args.residual != nullptr) + (args.added != nullptr))};
 }
 
 }  // namespace
@@ -89,7 +100,7 @@ void rms_norm(Context& context, const ConstTensorView& x, const ConstTensorView&
   args.out_dtype = out.dtype();
   args.eps = options.eps;
   args.weight_offset = options.weight_offset;
-  args.stream = worth_streaming(x, out);
+  args.stream = worth_streaming(x, out, options);
   if (options.residual) {
     args.residual = options.residual->data();
     args.residual_stride = options.residual->stride(0);
@@ -97,6 +108,10 @@ void rms_norm(Context& context, const ConstTensorView& x, const ConstTensorView&
   if (options.residual_out) {
     args.residual_out = options.residual_out->data();
     args.residual_out_stride = options.residual_out->stride(0);
+  }
+  if (options.added) {
+    args.added = options.added->data();
+    args.added_stride = options.added->stride(0);
   }
   Zone zone(context, kOp, work_of(args, rows));
   CallScope call(context);

@@ -7,12 +7,7 @@
 namespace ops_transformer::OPS_TRANSFORMER_ISA {
 namespace {
 
-// Four accumulators, since one would wait for the latency of its own addition.
-struct SquareSum {
-  F32 parts[4] = {};
-  OPS_TRANSFORMER_INLINE void add(int part, F32 v) noexcept { parts[part] = fma(v, v, parts[part]); }
-  OPS_TRANSFORMER_INLINE float total() const noexcept { return sum((parts[0] + parts[1]) + (parts[2] + parts[3])); }
-};
+#include "ops_transformer/norm/rms_norm.inl.h"
 
 // Reads row r, plus the residual, as floats; writes the sum where it is wanted; returns the sum of its squares.
 template <class T>
@@ -49,41 +44,22 @@ void scale_row(const RmsNormArgs& args, std::int64_t r, const float* row, float 
   const std::int64_t n = args.hidden;
   const auto* weight = static_cast<const Weight*>(args.weight);
   Out* out = static_cast<Out*>(args.out) + r * args.out_stride;
+  const Out* added = args.added ? static_cast<const Out*>(args.added) + r * args.added_stride : nullptr;
   const F32 factor = splat(inverse_rms), offset = splat(args.weight_offset);
   std::int64_t i = 0;
   if (args.stream) {
     for (; i + kLanes <= n; i += kLanes) stream(out + i, load(row + i) * factor * (load(weight + i) + offset));
   }
-  for (; i + kLanes <= n; i += kLanes) store(out + i, load(row + i) * factor * (load(weight + i) + offset));
+  for (; i + kLanes <= n; i += kLanes) {
+    F32 y = load(row + i) * factor * (load(weight + i) + offset);
+    if (added) y += load(added + i);
+    store(out + i, y);
+  }
   if (const int lanes = int(n - i); lanes > 0) {
-    const F32 w = load_first(weight + i, lanes) + offset;
-    store_first(out + i, load_first(row + i, lanes) * factor * w, lanes);
+    F32 y = load_first(row + i, lanes) * factor * (load_first(weight + i, lanes) + offset);
+    if (added) y += load_first(added + i, lanes);
+    store_first(out + i, y, lanes);
   }
-}
-
-// The squares of a row lie well inside what a float holds, or eps hides what is lost below.
-bool squares_count(float squares, float eps) noexcept {
-  return squares <= 3.0e38f && (squares >= 0x1p-100f || eps >= 0x1p-100f);
-}
-
-// Otherwise squares are those of the row times a power of two. A small row is scaled for good, since its own inverse
-// may be no float.
-float inverse_rms_scaled(float* row, std::int64_t n, float squares, float eps) noexcept {
-  const bool large = !(squares < 1.0f);
-  const float scale = large ? 0x1p-96f : 0x1p96f;
-  F32 most{};
-  SquareSum scaled;
-  for (std::int64_t i = 0; i < n; i += kLanes) {
-    const int lanes = int(n - i < kLanes ? n - i : kLanes);
-    const F32 h = load_first(row + i, lanes), product = h * splat(scale);
-    most = max(abs(h), most);
-    scaled.add(0, product);
-    if (!large) store_first(row + i, product, lanes);
-  }
-  if (!(max_lane(most) <= 3.4028235e38f)) return squares - squares;  // infinity in the row; NaN is in the sum
-  const float total = scaled.total();
-  if (total == 0) return 1.0f;  // zeros, whatever they are multiplied by
-  return (large ? scale : 1.0f) / __builtin_sqrtf(total / float(n) + eps * scale * scale);
 }
 
 using GatherFn = float(const RmsNormArgs&, std::int64_t, float*) noexcept;
@@ -107,10 +83,7 @@ void rms_norm_rows(const RmsNormArgs& args, std::int64_t first, std::int64_t las
           : (args.weight_dtype == DType::bf16 ? scale_of<BFloat16>(args.out_dtype) : scale_of<Float16>(args.out_dtype));
   for (std::int64_t r = first; r < last; ++r) {
     const float squares = gather(args, r, row);
-    const float inverse = squares_count(squares, args.eps)
-                              ? 1.0f / __builtin_sqrtf(squares / float(args.hidden) + args.eps)
-                              : inverse_rms_scaled(row, args.hidden, squares, args.eps);
-    scale(args, r, row, inverse);
+    scale(args, r, row, inverse_rms(row, args.hidden, squares, args.eps));
   }
   if (args.stream) stream_fence();
 }

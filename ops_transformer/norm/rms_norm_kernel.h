@@ -14,9 +14,10 @@ struct RmsNormArgs {
   const void* weight;
   const void* residual;  // nullptr: none
   void* residual_out;    // nullptr: none
+  const void* added;     // nullptr: none; dtype of out
   void* out;
   std::int64_t hidden;
-  std::int64_t x_stride, residual_stride, residual_out_stride, out_stride;  // elements between rows
+  std::int64_t x_stride, residual_stride, residual_out_stride, added_stride, out_stride;  // elements between rows
   DType x_dtype, weight_dtype, out_dtype;
   float eps, weight_offset;
   bool stream;  // store past the caches; every row of out is aligned to 64 bytes

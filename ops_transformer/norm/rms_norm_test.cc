@@ -69,6 +69,43 @@ TYPED_TEST(RmsNorm, MatchesReferenceAtEveryLevel) {
   }
 }
 
+// y += norm(x), in place; and out of place into f32.
+TYPED_TEST(RmsNorm, AddsToTheResult) {
+  using T = TypeParam;
+  const std::int64_t rows = 4, hidden = 45, stride = 50;
+  for (Isa isa : supported_isas()) {
+    if (!rms_norm_rows.row(isa)) continue;
+    SCOPED_TRACE(isa_name(isa));
+    Context context({.num_threads = 2, .isa = isa});
+    test::Random random(23);
+    GuardedBuffer<T> x(std::size_t(rows * hidden)), y(std::size_t((rows - 1) * stride + hidden));
+    GuardedBuffer<float> weight{std::size_t(hidden)}, base(std::size_t(rows * hidden)), out(base.size());
+    test::fill_normal(x, random);
+    test::fill_normal(y, random);
+    test::fill_normal(weight, random);
+    test::fill_normal(base, random);
+    const std::vector<T> before(y.begin(), y.end());
+    const ConstTensorView x_view(x.data(), kDType<T>, {rows, hidden}), w_view(weight.data(), DType::f32, {hidden});
+    const TensorView y_view(y.data(), kDType<T>, {rows, hidden}, {stride, 1});
+    rms_norm(context, x_view, w_view, y_view, {.eps = 1e-6f, .added = y_view});
+    rms_norm(context, x_view, w_view, {out.data(), DType::f32, {rows, hidden}},
+             {.eps = 1e-6f, .added = ConstTensorView(base.data(), DType::f32, {rows, hidden})});
+    for (std::int64_t r = 0; r < rows; ++r) {
+      std::vector<double> h, w(weight.begin(), weight.end());
+      for (std::int64_t i = 0; i < hidden; ++i) h.push_back(to_float(x[std::size_t(r * hidden + i)]));
+      const auto normal = reference::rms_norm(h, w, 1e-6);
+      for (std::int64_t i = 0; i < hidden; ++i) {
+        const double n = normal[std::size_t(i)];
+        const auto check = [&](double got, double added, DType dtype) {
+          EXPECT_NEAR(got, n + added, test::tolerance(double(hidden), std::abs(n) + std::abs(added), n + added, dtype));
+        };
+        check(to_float(y[std::size_t(r * stride + i)]), to_float(before[std::size_t(r * stride + i)]), kDType<T>);
+        check(out[std::size_t(r * hidden + i)], base[std::size_t(r * hidden + i)], DType::f32);
+      }
+    }
+  }
+}
+
 // Outputs past half of the last-level cache are stored past it: the same bits as a row alone.
 TEST(RmsNormValues, StreamedRowsKeepTheirBits) {
   const std::int64_t hidden = 4101, stride = 4112;
