@@ -3,65 +3,16 @@
 
 #include <fmt/format.h>
 
-#include <limits>
-
+#include "llm/architecture.h"
+#include "llm/config_keys.h"
 #include "llm/utf8.h"
 
 namespace ops_transformer::llm {
 namespace {
 
-constexpr std::int64_t kMostLayers = 1024, kLargestSize = std::int64_t{1} << 24;
+constexpr std::int64_t kMostLayers = 1024, kLargestSize = std::int64_t{1} << 24, kLongest = std::int64_t{1} << 31;
 
-// Keys of the file's architecture, each checked to lie in [low, high].
-class Keys {
- public:
-  Keys(const ModelFile& file, const std::string& architecture)
-      : metadata_(file.metadata()), prefix_(architecture + ".") {}
-
-  std::optional<std::int64_t> find(const char* key, std::int64_t low, std::int64_t high) const {
-    const auto value = metadata_.get<std::int64_t>(prefix_ + key);
-    if (value && (*value < low || *value > high)) {
-      throw InvalidFile(fmt::format("{}{} is {}, must be from {} to {}", prefix_, key, *value, low, high));
-    }
-    return value;
-  }
-  std::int64_t require(const char* key, std::int64_t low, std::int64_t high) const {
-    metadata_.require<std::int64_t>(prefix_ + key);
-    return *find(key, low, high);
-  }
-  double positive(const char* key, double fallback, double most = std::numeric_limits<double>::max()) const {
-    const double value = metadata_.get_or<double>(prefix_ + key, fallback);
-    if (!(value > 0 && value <= most)) {
-      throw InvalidFile(fmt::format("{}{} is {}, must be above 0 and at most {}", prefix_, key, value, most));
-    }
-    return value;
-  }
-  std::string text(const char* key) const { return metadata_.get_or<std::string>(prefix_ + key, ""); }
-  std::string name(const char* key) const { return prefix_ + key; }
-
- private:
-  const GgufMetadata& metadata_;
-  std::string prefix_;
-};
-
-void refuse(const Keys& keys, const char* key, const std::string& value, const char* known) {
-  throw InvalidFile(
-      fmt::format("{} is '{}', which is not supported; supported: {}", keys.name(key), shown(value), known));
-}
-
-}  // namespace
-
-ModelConfig read_config(const ModelFile& file) {
-  ModelConfig config;
-  config.architecture = file.metadata().require<std::string>("general.architecture");
-  if (config.architecture != "llama") {
-    throw InvalidFile(fmt::format("unsupported architecture '{}'; supported: llama", shown(config.architecture)));
-  }
-  config.name = file.metadata().get_or<std::string>("general.name", "");
-  const Keys keys(file, config.architecture);
-  config.num_layers = keys.require("block_count", 1, kMostLayers);
-  config.hidden_size = keys.require("embedding_length", 1, kLargestSize);
-  config.intermediate_size = keys.require("feed_forward_length", 1, kLargestSize);
+void read_heads(const ConfigKeys& keys, ModelConfig& config) {
   config.num_q_heads = keys.require("attention.head_count", 1, 65536);
   config.num_kv_heads = keys.find("attention.head_count_kv", 1, 65536).value_or(config.num_q_heads);
   if (config.num_q_heads % config.num_kv_heads != 0) {
@@ -79,32 +30,71 @@ ModelConfig read_config(const ModelFile& file) {
   }
   if (const auto value_length = keys.find("attention.value_length", 1, 768);
       value_length.value_or(config.head_dim) != config.head_dim) {
-    refuse(keys, "attention.value_length", std::to_string(*value_length), "the key length");
+    keys.refuse("attention.value_length", std::to_string(*value_length), "the key length");
   }
+  if (const auto window = keys.find("attention.sliding_window", 0, kLongest); window.value_or(0) > 0) {
+    config.window = window;
+  }
+}
+
+void read_rope(const ConfigKeys& keys, ModelConfig& config) {
   config.rotary_dim = keys.find("rope.dimension_count", 1, config.head_dim).value_or(config.head_dim);
   if (config.rotary_dim % 2 != 0) {
     throw InvalidFile(fmt::format("{} is {}, must be even", keys.name("rope.dimension_count"), config.rotary_dim));
   }
-  config.context_len = keys.require("context_length", 1, std::int64_t{1} << 31);
-  config.norm_eps = float(keys.positive("attention.layer_norm_rms_epsilon", 1e-5, 1.0));
   config.rope_theta = keys.positive("rope.freq_base", 10000.0);
   const std::string scaling = keys.text("rope.scaling.type");
-  if (scaling == "linear") {
-    config.position_scale = keys.positive("rope.scaling.factor", 1.0);
-  } else if (scaling.empty()) {
+  const double factor = keys.positive("rope.scaling.factor", 1.0);
+  const std::int64_t original_len =
+      keys.find("rope.scaling.original_context_length", 1, kLongest).value_or(config.context_len);
+  if (scaling.empty()) {
     config.position_scale = keys.positive("rope.scale_linear", 1.0);
+  } else if (scaling == "linear") {
+    config.position_scale = factor;
+  } else if (scaling == "ntk") {
+    config.rope_scaling = NtkScaling{factor};
+  } else if (scaling == "llama3") {
+    config.rope_scaling = Llama3Scaling{.factor = factor,
+                                        .low_frequency_factor = keys.positive("rope.scaling.low_freq_factor", 1.0),
+                                        .high_frequency_factor = keys.positive("rope.scaling.high_freq_factor", 4.0),
+                                        .original_context_len = original_len};
+  } else if (scaling == "yarn") {
+    keys.require_only("rope.scaling.yarn_ext_factor", 1.0);
+    keys.require_only("rope.scaling.yarn_attn_factor", 1.0);
+    keys.require_only("rope.scaling.yarn_log_multiplier", 0.0);
+    YarnScaling yarn{.factor = factor,
+                     .original_context_len = original_len,
+                     .beta_fast = keys.positive("rope.scaling.yarn_beta_fast", 32.0),
+                     .beta_slow = keys.positive("rope.scaling.yarn_beta_slow", 1.0)};
+    yarn.attention_factor = yarn.default_attention_factor() * keys.positive("rope.scaling.attn_factor", 1.0);
+    config.rope_scaling = yarn;
   } else if (scaling != "none") {
-    refuse(keys, "rope.scaling.type", scaling, "none, linear");
+    keys.refuse("rope.scaling.type", scaling, "none, linear, ntk, llama3, yarn");
   }
+}
+
+}  // namespace
+
+ModelConfig read_config(const ModelFile& file) {
+  const ConfigKeys keys(file);
+  const Architecture& architecture = find_architecture(keys.architecture());
+  ModelConfig config;
+  config.architecture = keys.architecture();
+  config.name = file.metadata().get_or<std::string>("general.name", "");
+  config.num_layers = keys.require("block_count", 1, kMostLayers);
+  config.hidden_size = keys.require("embedding_length", 1, kLargestSize);
+  config.intermediate_size = keys.require("feed_forward_length", 1, kLargestSize);
+  config.context_len = keys.require("context_length", 1, kLongest);
+  config.norm_eps = float(keys.positive("attention.layer_norm_rms_epsilon", 1e-5, 1.0));
+  read_heads(keys, config);
+  read_rope(keys, config);
   if (const auto experts = keys.find("expert_count", 0, 65536); experts.value_or(0) != 0) {
-    refuse(keys, "expert_count", std::to_string(*experts), "0 (dense models)");
+    keys.refuse("expert_count", std::to_string(*experts), "0 (dense models)");
   }
-  if (const auto window = keys.find("attention.sliding_window", 0, std::int64_t{1} << 31); window.value_or(0) > 0) {
-    config.window = window;
-  }
+  architecture.read_config(keys, config);
   const ModelTensor& embedding = file.tensor("token_embd.weight");
   config.vocab_size = std::int64_t(embedding.rows());
-  if (const auto vocab = keys.find("vocab_size", 0, std::int64_t{1} << 31); vocab && *vocab != config.vocab_size) {
+  if (const auto vocab = keys.find("vocab_size", 0, kLongest); vocab && *vocab != config.vocab_size) {
     throw InvalidFile(
         fmt::format("{} is {}, but token_embd.weight has {} rows", keys.name("vocab_size"), *vocab, config.vocab_size));
   }

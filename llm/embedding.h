@@ -17,9 +17,9 @@ class Embedding {
   /// The file must outlive the object. Throws InvalidFile where it has no such tensor.
   explicit Embedding(const ModelFile& file) : file_(file), table_(file.tensor("token_embd.weight")) {}
 
-  /// x [tokens, hidden] f32, contiguous. Tokens must lie in the vocabulary. Throws SystemFailure where the file can no
-  /// longer be read.
-  void look_up(Arena& arena, std::span<const std::int32_t> tokens, const TensorView& x) const;
+  /// x [tokens, hidden] f32, contiguous: the tokens' rows times `scale`. Tokens must lie in the vocabulary. Throws
+  /// SystemFailure where the file can no longer be read.
+  void look_up(Arena& arena, std::span<const std::int32_t> tokens, const TensorView& x, float scale = 1.0f) const;
 
  private:
   const ModelFile& file_;

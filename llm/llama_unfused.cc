@@ -33,14 +33,14 @@ class Unfused final : public UnfusedLlama {
       invalid("UnfusedLlama",
               fmt::format("context_len is {}, must be from 1 to {}, the model's", context_len, config_.context_len));
     }
-    if (config_.window || file_.find_tensor("blk.0.attn_q.bias")) {
-      throw InvalidFile("the unfused comparison has neither a sliding window nor biases");
+    if (config_.architecture != "llama" || config_.window || file_.find_tensor("blk.0.attn_q.bias")) {
+      throw InvalidFile("the unfused comparison has the llama architecture alone, without a sliding window or biases");
     }
     const ModelConfig& c = config_;
     const LoadOptions options;
     WeightLoader loader(context, file_, options);
     loader.matrix("token_embd.weight", c.vocab_size, c.hidden_size);  // checks it
-    rope_ = loader.rope_table(c, RopeStyle::interleaved);
+    rope_ = loader.rope_table(c);
     // The largest matrix first, as in Llama: the peak must differ by what fusion saves alone.
     output_norm_ = loader.vector("output_norm.weight", c.hidden_size);
     output_ =

@@ -17,8 +17,8 @@ namespace ops_transformer::llm {
 /// through the full score matrix. What the fused path is compared with; one sequence, no window, no bias.
 class OPS_TRANSFORMER_API UnfusedLlama {
  public:
-  /// context_len in [1, the model's]. Throws what load_model throws, InvalidFile for a window or bias, and
-  /// InvalidArgument.
+  /// context_len in [1, the model's]. Throws what load_model throws, InvalidFile for another architecture, a window or
+  /// bias, and InvalidArgument.
   static std::unique_ptr<UnfusedLlama> load(Context& context, const std::string& path, std::int64_t context_len);
   virtual ~UnfusedLlama() = default;
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "llm/llama.h"
+#include "llm/decoder.h"
 #include "ops_transformer/base/validate.h"
 
 namespace ops_transformer::llm {
@@ -90,7 +90,7 @@ void Model::validate(const Batch& batch, const TensorView& logits) const {
 std::unique_ptr<Model> load_model(Context& context, const std::string& path, const LoadOptions& options) {
   ModelFile file = ModelFile::open(path);
   ModelConfig config = read_config(file);
-  return load_llama(context, std::move(file), std::move(config), options);
+  return std::make_unique<Decoder>(context, std::move(file), std::move(config), options);
 }
 
 }  // namespace ops_transformer::llm

@@ -123,10 +123,10 @@ StackedLinear WeightLoader::linear(const std::vector<NamedRows>& parts, std::int
     for (const ModelTensor* done : tensors) finished(*done);
     begin = end;
   }
-  for (const NamedRows& part : parts) any_bias |= file_.find_tensor(part.tensor + ".bias") != nullptr;
+  for (const NamedRows& part : parts) any_bias |= has(part.tensor + ".bias");
   if (any_bias) {
     for (const NamedRows& part : parts) {
-      if (file_.find_tensor(part.tensor + ".bias")) {
+      if (has(part.tensor + ".bias")) {
         const std::vector<float> bias = vector(part.tensor + ".bias", part.rows);
         stacked.bias_.insert(stacked.bias_.end(), bias.begin(), bias.end());
       } else {
@@ -165,18 +165,32 @@ std::vector<float> WeightLoader::vector(const std::string& name, std::int64_t si
   return values;
 }
 
-RopeTable WeightLoader::rope_table(const ModelConfig& config, RopeStyle style) {
-  std::vector<float> factors;
-  if (file_.find_tensor("rope_freqs.weight")) factors = vector("rope_freqs.weight", config.rotary_dim / 2);
+namespace {
+
+RopeTable table_from_file(const RopeOptions& options) {
   try {
-    return RopeTable({.rotary_dim = config.rotary_dim,
-                      .theta = config.rope_theta,
-                      .style = style,
-                      .position_scale = config.position_scale,
-                      .frequency_factors = factors});
+    return RopeTable(options);
   } catch (const InvalidArgument& error) {
     throw InvalidFile(error.what());  // every one of them came from the file
   }
+}
+
+}  // namespace
+
+RopeTable WeightLoader::rope_table(const ModelConfig& config) {
+  std::vector<float> factors;
+  if (has("rope_freqs.weight")) factors = vector("rope_freqs.weight", config.rotary_dim / 2);
+  return table_from_file({.rotary_dim = config.rotary_dim,
+                          .theta = config.rope_theta,
+                          .style = config.rope_style,
+                          .position_scale = config.position_scale,
+                          .scaling = config.rope_scaling,
+                          .frequency_factors = factors});
+}
+
+RopeTable WeightLoader::local_rope_table(const ModelConfig& config) {
+  return table_from_file(
+      {.rotary_dim = config.rotary_dim, .theta = *config.local_rope_theta, .style = config.rope_style});
 }
 
 }  // namespace ops_transformer::llm

@@ -49,8 +49,12 @@ class WeightLoader {
   /// A vector of f32 (norm weights).
   std::vector<float> vector(const std::string& name, std::int64_t size);
 
+  bool has(const std::string& name) const { return file_.find_tensor(name) != nullptr; }
+
   /// RoPE angles of the model, with the frequency factors of rope_freqs.weight where the file has them (Llama 3).
-  RopeTable rope_table(const ModelConfig& config, RopeStyle style);
+  RopeTable rope_table(const ModelConfig& config);
+  /// Those of its local layers, which config.local_rope_theta must have: neither scaled nor divided.
+  RopeTable local_rope_table(const ModelConfig& config);
 
   /// Call it last. What the packed weights lie in; the model keeps it. Throws InvalidFile where the file has a tensor
   /// that was not used: the model would be another one without it.

@@ -70,7 +70,7 @@ struct Scale {
     check(yarn.beta_fast > yarn.beta_slow && std::isfinite(yarn.beta_fast), "yarn.beta_fast", yarn.beta_fast,
           fmt::format("finite and above beta_slow = {}", yarn.beta_slow));
     check(theta > 1.0, "theta", theta, "above 1 with YaRN");
-    const double amplitude = yarn.attention_factor.value_or(0.1 * std::log(yarn.factor) + 1.0);
+    const double amplitude = yarn.attention_factor.value_or(yarn.default_attention_factor());
     check(amplitude > 0 && amplitude <= kMostFactor, "yarn.attention_factor", amplitude, "above 0 and at most 2^20");
     // The index, not whole, of the pair that turns `turns` times in the original context.
     const auto index_of = [&](double turns) {
@@ -89,6 +89,8 @@ struct Scale {
 };
 
 }  // namespace
+
+double YarnScaling::default_attention_factor() const { return 0.1 * std::log(factor) + 1.0; }
 
 RopeFrequencies rope_frequencies(double theta, std::int64_t rotary_dim, const RopeScaling& scaling) {
   return std::visit(Scale{theta, rotary_dim}, scaling);

@@ -31,11 +31,13 @@ struct Llama3Scaling {
 /// YaRN (Peng et al., 2023): pairs that turn at least beta_fast times in the original context keep f, those that turn
 /// beta_slow times or less turn f / factor, those between a blend by their index; cos and sin are multiplied by
 /// attention_factor.
-struct YarnScaling {
+struct OPS_TRANSFORMER_API YarnScaling {
   double factor = 1.0;                       // >= 1
   std::int64_t original_context_len = 0;     // at least 1
   double beta_fast = 32.0, beta_slow = 1.0;  // beta_fast above beta_slow
-  std::optional<double> attention_factor{};  // unset: 0.1 ln(factor) + 1
+  std::optional<double> attention_factor{};  // unset: default_attention_factor
+
+  double default_attention_factor() const;  // 0.1 ln(factor) + 1
 };
 
 using RopeScaling = std::variant<std::monostate, NtkScaling, Llama3Scaling, YarnScaling>;
