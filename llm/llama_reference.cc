@@ -4,10 +4,15 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <numbers>
+#include <variant>
+
+#include "ops_transformer/posembedding/rope_reference.h"
 
 namespace ops_transformer::llm::reference {
 namespace {
 
+namespace ops = ops_transformer::reference;
 using Vector = std::vector<double>;
 
 Vector multiply(const Tensors& tensors, const std::string& name, const Vector& x) {
@@ -31,18 +36,60 @@ Vector normalise(const Vector& x, const Vector& weight, double eps) {
   return y;
 }
 
-void rotate(Vector& x, std::size_t head_dim, std::size_t rotary_dim, double theta, double position,
-            const Tensors& tensors) {
+long double frequency(const ModelConfig& config, std::int64_t pair, bool local) {
+  const std::int64_t dim = config.rotary_dim;
+  if (local && config.local_rope_theta) return ops::rope_angle(1, pair, dim, *config.local_rope_theta, 1.0);
+  const double theta = config.rope_theta;
+  if (const auto* ntk = std::get_if<NtkScaling>(&config.rope_scaling)) {
+    return ops::ntk_frequency(pair, dim, theta, ntk->factor);
+  }
+  if (const auto* llama3 = std::get_if<Llama3Scaling>(&config.rope_scaling)) {
+    return ops::llama3_frequency(pair, dim, theta, llama3->factor, llama3->low_frequency_factor,
+                                 llama3->high_frequency_factor, double(llama3->original_context_len));
+  }
+  if (const auto* yarn = std::get_if<YarnScaling>(&config.rope_scaling)) {
+    return ops::yarn_frequency(pair, dim, theta, yarn->factor, double(yarn->original_context_len), yarn->beta_fast,
+                               yarn->beta_slow);
+  }
+  return ops::rope_angle(1, pair, dim, theta, config.position_scale);
+}
+
+void rotate(Vector& x, const ModelConfig& config, std::size_t position, bool local, const Tensors& tensors) {
   const auto factors = tensors.find("rope_freqs.weight");
-  for (std::size_t head = 0; head < x.size(); head += head_dim) {
-    for (std::size_t i = 0; i < rotary_dim / 2; ++i) {
+  const auto half = std::size_t(config.rotary_dim / 2);
+  const auto* yarn = std::get_if<YarnScaling>(&config.rope_scaling);
+  const double amplitude = yarn ? 0.1 * std::log(yarn->factor) + 1.0 : 1.0;
+  const bool neighbours = config.rope_style == RopeStyle::interleaved;
+  for (std::size_t head = 0; head < x.size(); head += std::size_t(config.head_dim)) {
+    for (std::size_t i = 0; i < half; ++i) {
       const double factor = factors == tensors.end() ? 1.0 : factors->second[i];
-      const double angle = position * std::pow(theta, -2.0 * double(i) / double(rotary_dim)) / factor;
-      const double a = x[head + 2 * i], b = x[head + 2 * i + 1];
-      x[head + 2 * i] = a * std::cos(angle) - b * std::sin(angle);
-      x[head + 2 * i + 1] = a * std::sin(angle) + b * std::cos(angle);
+      const double angle = double(position) * double(frequency(config, std::int64_t(i), local)) / factor;
+      double &first = x[head + (neighbours ? 2 * i : i)], &second = x[head + (neighbours ? 2 * i + 1 : i + half)];
+      const double a = first, b = second;
+      first = amplitude * (a * std::cos(angle) - b * std::sin(angle));
+      second = amplitude * (a * std::sin(angle) + b * std::cos(angle));
     }
   }
+}
+
+// Every head, where there is a norm for them.
+void normalise_heads(Vector& x, std::size_t head_dim, const std::string& name, const Tensors& tensors, double eps) {
+  const auto weight = tensors.find(name);
+  for (std::size_t head = 0; weight != tensors.end() && head < x.size(); head += head_dim) {
+    const auto begin = x.begin() + std::ptrdiff_t(head);
+    const Vector y = normalise(Vector(begin, begin + std::ptrdiff_t(head_dim)), weight->second, eps);
+    std::copy(y.begin(), y.end(), begin);
+  }
+}
+
+void add(Vector& x, Vector y, const std::string& post_norm, const Tensors& tensors, double eps) {
+  if (const auto weight = tensors.find(post_norm); weight != tensors.end()) y = normalise(y, weight->second, eps);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] += y[i];
+}
+
+double activate(const std::string& architecture, double v) {
+  if (architecture != "gemma3") return v / (1.0 + std::exp(-v));
+  return 0.5 * v * (1.0 + std::tanh(std::sqrt(2.0 / std::numbers::pi) * (v + 0.044715 * v * v * v)));
 }
 
 }  // namespace
@@ -57,17 +104,21 @@ std::vector<Vector> llama_logits(const ModelConfig& config, const Tensors& tenso
     const Vector& table = tensors.at("token_embd.weight");
     const auto row = table.begin() + std::ptrdiff_t(std::size_t(tokens[t]) * hidden);
     Vector x(row, row + std::ptrdiff_t(hidden));
+    if (config.architecture == "gemma3") {
+      for (double& v : x) v *= std::sqrt(double(hidden));
+    }
     for (std::size_t l = 0; l < keys.size(); ++l) {
       const std::string block = "blk." + std::to_string(l) + ".";
       const Vector h = normalise(x, tensors.at(block + "attn_norm.weight"), config.norm_eps);
       Vector q = multiply(tensors, block + "attn_q", h), k = multiply(tensors, block + "attn_k", h);
-      const double position = double(t) / config.position_scale;
-      rotate(q, dim, std::size_t(config.rotary_dim), config.rope_theta, position, tensors);
-      rotate(k, dim, std::size_t(config.rotary_dim), config.rope_theta, position, tensors);
+      const bool local = config.window && (config.global_every == 0 || (l + 1) % std::size_t(config.global_every) != 0);
+      normalise_heads(q, dim, block + "attn_q_norm.weight", tensors, config.norm_eps);
+      normalise_heads(k, dim, block + "attn_k_norm.weight", tensors, config.norm_eps);
+      rotate(q, config, t, local, tensors);
+      rotate(k, config, t, local, tensors);
       keys[l].push_back(k);
       values[l].push_back(multiply(tensors, block + "attn_v", h));
-      const std::size_t first =
-          config.window && t + 1 > std::size_t(*config.window) ? t + 1 - std::size_t(*config.window) : 0;
+      const std::size_t first = local && t + 1 > std::size_t(*config.window) ? t + 1 - std::size_t(*config.window) : 0;
       Vector attended(num_heads * dim, 0.0);
       for (std::size_t head = 0; head < num_heads; ++head) {
         const std::size_t kv = head / group * dim;
@@ -85,14 +136,13 @@ std::vector<Vector> llama_logits(const ModelConfig& config, const Tensors& tenso
             attended[head * dim + d] += scores[j - first] / sum * values[l][j][kv + d];
         }
       }
-      const Vector projected = multiply(tensors, block + "attn_output", attended);
-      for (std::size_t i = 0; i < hidden; ++i) x[i] += projected[i];
+      add(x, multiply(tensors, block + "attn_output", attended), block + "post_attention_norm.weight", tensors,
+          config.norm_eps);
       const Vector g = normalise(x, tensors.at(block + "ffn_norm.weight"), config.norm_eps);
       Vector gate = multiply(tensors, block + "ffn_gate", g);
       const Vector up = multiply(tensors, block + "ffn_up", g);
-      for (std::size_t i = 0; i < gate.size(); ++i) gate[i] = gate[i] / (1.0 + std::exp(-gate[i])) * up[i];
-      const Vector down = multiply(tensors, block + "ffn_down", gate);
-      for (std::size_t i = 0; i < hidden; ++i) x[i] += down[i];
+      for (std::size_t i = 0; i < gate.size(); ++i) gate[i] = activate(config.architecture, gate[i]) * up[i];
+      add(x, multiply(tensors, block + "ffn_down", gate), block + "post_ffw_norm.weight", tensors, config.norm_eps);
     }
     logits.push_back(multiply(tensors, tensors.contains("output.weight") ? "output" : "token_embd",
                               normalise(x, tensors.at("output_norm.weight"), config.norm_eps)));

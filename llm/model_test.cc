@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llm/model.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -62,12 +63,21 @@ TEST(Model, ExactLogitsMatchTheDefinitionAtEveryLevel) {
                                        {.weights = DType::bf16},
                                        {.weights = DType::q4_0},
                                        {.weights = DType::q4_1, .tied = false},
-                                       {.weights = DType::q8_0}};
+                                       {.weights = DType::q8_0},
+                                       {.scaling_type = "ntk"},
+                                       {.scaling_type = "llama3"},
+                                       {.scaling_type = "yarn"},
+                                       {.architecture = "qwen2", .bias = true},
+                                       {.architecture = "qwen2", .tied = false, .bias = true, .scaling_type = "yarn"},
+                                       {.architecture = "qwen3", .weights = DType::q8_0},
+                                       {.architecture = "gemma3", .window = 7},
+                                       {.architecture = "gemma3", .window = 9, .linear_scaling = 8.0f}};
   for (const TinyLlamaOptions& options : variants) {
     const TinyLlama tiny(options);
     const auto tokens = random_tokens(33);
     for (Isa isa : supported_isas()) {
-      SCOPED_TRACE(std::string(isa_name(isa)) + " " + std::string(dtype_name(options.weights)));
+      SCOPED_TRACE(fmt::format("{} {} {} {}", isa_name(isa), options.architecture, dtype_name(options.weights),
+                               options.scaling_type));
       Context context({.num_threads = 2, .isa = isa});
       const auto model = load_model(context, tiny.path(), {.arithmetic = Arithmetic::exact});
       const auto expected = reference::llama_logits(model->config(), tiny.tensors(), tokens);
@@ -79,8 +89,11 @@ TEST(Model, ExactLogitsMatchTheDefinitionAtEveryLevel) {
 }
 
 TEST(Model, DeterministicBitsDependOnNothingElse) {
-  for (Arithmetic arithmetic : {Arithmetic::fast, Arithmetic::exact}) {
-    const TinyLlama tiny({.weights = DType::q4_1});
+  const TinyLlamaOptions variants[] = {{.weights = DType::q4_1},
+                                       {.architecture = "gemma3", .weights = DType::q8_0, .window = 11}};
+  for (const auto& [arithmetic, options] :
+       {std::pair{Arithmetic::fast, variants[0]}, {Arithmetic::exact, variants[0]}, {Arithmetic::fast, variants[1]}}) {
+    const TinyLlama tiny(options);
     const auto tokens = random_tokens(100);
     std::vector<float> first;
     for (int threads : {1, 2, 3}) {
@@ -211,9 +224,23 @@ TEST(Config, SaysWhatIsWrong) {
     return "";
   };
   EXPECT_EQ(message([](auto& w) { w.add_string("general.architecture", "qwen3moe"); }),
-            "unsupported architecture 'qwen3moe'; supported: llama");
-  EXPECT_EQ(message([](auto& w) { w.add_string("general.architecture", "\x1b[2J\xff" + std::string(1 << 20, 'x')); }),
-            "unsupported architecture '\\x1b[2J\ufffd" + std::string(90, 'x') + "…'; supported: llama");
+            "unsupported architecture 'qwen3moe'; supported: llama, qwen2, qwen3, gemma3");
+  EXPECT_EQ(
+      message([](auto& w) { w.add_string("general.architecture", "\x1b[2J\xff" + std::string(1 << 20, 'x')); }),
+      "unsupported architecture '\\x1b[2J\ufffd" + std::string(90, 'x') + "…'; supported: llama, qwen2, qwen3, gemma3");
+  const auto gemma = [](test::GgufWriter& w) -> auto& {
+    return w.add_string("general.architecture", "gemma3")
+        .add_u32("gemma3.block_count", 1)
+        .add_u32("gemma3.embedding_length", 8)
+        .add_u32("gemma3.feed_forward_length", 8)
+        .add_u32("gemma3.attention.head_count", 2)
+        .add_u32("gemma3.context_length", 8);
+  };
+  EXPECT_EQ(message([&](auto& w) { gemma(w).add_f32("gemma3.final_logit_softcapping", 30.0f); }),
+            "gemma3.final_logit_softcapping is '30', which is not supported; supported: 0");
+  EXPECT_EQ(
+      message([&](auto& w) { gemma(w).add_string("gemma3.rope.scaling.type", "longrope"); }),
+      "gemma3.rope.scaling.type is 'longrope', which is not supported; supported: none, linear, ntk, llama3, yarn");
   const auto with_sizes = [](test::GgufWriter& w, std::uint32_t heads, std::uint32_t vocab) {
     w.add_string("general.architecture", "llama").add_u32("llama.block_count", 1).add_u32("llama.embedding_length", 8);
     w.add_u32("llama.feed_forward_length", 8)

@@ -55,22 +55,32 @@ void append_block(DType dtype, std::mt19937_64& engine, std::string& data, std::
 TinyLlama::TinyLlama(const TinyLlamaOptions& options) {
   std::mt19937_64 engine(options.seed);
   std::normal_distribution<float> normal(0.0f, 1.0f);
+  const std::string& arch = options.architecture;
+  const auto key = [&arch](const char* name) { return arch + "." + name; };
+  const bool gemma = arch == "gemma3", head_norms = gemma || arch == "qwen3";
   GgufWriter writer;
-  writer.add_string("general.architecture", "llama")
-      .add_u32("llama.block_count", kLayers)
-      .add_u32("llama.context_length", 256)
-      .add_u32("llama.embedding_length", kHidden)
-      .add_u32("llama.feed_forward_length", kIntermediate)
-      .add_u32("llama.attention.head_count", kHeads)
-      .add_u32("llama.attention.head_count_kv", kKvHeads)
-      .add_u32("llama.rope.dimension_count", options.rotary_dim)
-      .add_f32("llama.attention.layer_norm_rms_epsilon", 1e-5f)
+  writer.add_string("general.architecture", arch)
+      .add_u32(key("block_count"), kLayers)
+      .add_u32(key("context_length"), 256)
+      .add_u32(key("embedding_length"), kHidden)
+      .add_u32(key("feed_forward_length"), kIntermediate)
+      .add_u32(key("attention.head_count"), kHeads)
+      .add_u32(key("attention.head_count_kv"), kKvHeads)
+      .add_u32(key("rope.dimension_count"), options.rotary_dim)
+      .add_f32(key("attention.layer_norm_rms_epsilon"), 1e-5f)
       .add_string("tokenizer.ggml.model", "gpt2")
       .add_string("tokenizer.ggml.pre", "default");
-  if (options.window) writer.add_u32("llama.attention.sliding_window", *options.window);
+  if (options.window) writer.add_u32(key("attention.sliding_window"), *options.window);
   if (options.linear_scaling) {
-    writer.add_string("llama.rope.scaling.type", "linear")
-        .add_f32("llama.rope.scaling.factor", *options.linear_scaling);
+    writer.add_string(key("rope.scaling.type"), "linear").add_f32(key("rope.scaling.factor"), *options.linear_scaling);
+  }
+  if (!options.scaling_type.empty()) {
+    writer.add_string(key("rope.scaling.type"), options.scaling_type)
+        .add_f32(key("rope.scaling.factor"), 4.0f)
+        .add_u32(key("rope.scaling.original_context_length"), 16);
+  }
+  if (gemma) {
+    writer.add_f32(key("rope.freq_base"), 1e6f).add_u32(key("attention.sliding_window_pattern"), 2);
   }
   std::vector<std::string> tokens;
   std::vector<std::int32_t> types(kVocabSize, 1);
@@ -124,6 +134,12 @@ TinyLlama::TinyLlama(const TinyLlamaOptions& options) {
     matrix(block + "attn_k", kHidden / 2, kHidden);
     matrix(block + "attn_v", kHidden / 2, kHidden);
     matrix(block + "attn_output", kHidden, kHidden);
+    for (const char* head : {"attn_q_norm.weight", "attn_k_norm.weight"}) {
+      if (head_norms) add(block + head, {kHidden / kHeads}, DType::f32, 1.0f, 0.3f);
+    }
+    for (const char* post : {"post_attention_norm.weight", "post_ffw_norm.weight"}) {
+      if (gemma) add(block + post, {kHidden}, DType::f32, 0.5f, 0.1f);
+    }
     add(block + "ffn_norm.weight", {kHidden}, DType::f32, 1.0f, 0.1f);
     matrix(block + "ffn_gate", kIntermediate, kHidden);
     matrix(block + "ffn_up", kIntermediate, kHidden);

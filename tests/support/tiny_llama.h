@@ -11,11 +11,13 @@
 namespace ops_transformer::test {
 
 struct TinyLlamaOptions {
-  DType weights = DType::f32;  // f32, bf16, q4_0, q4_1 or q8_0
+  std::string architecture = "llama";  // or qwen2, qwen3, gemma3: with the tensors and keys that tell it from llama
+  DType weights = DType::f32;          // f32, bf16, q4_0, q4_1 or q8_0
   bool tied = true;
   bool bias = false;
   std::optional<std::uint32_t> window{};
   std::optional<float> linear_scaling{};
+  std::string scaling_type{};  // ntk, llama3 or yarn: by a factor of 4 from 16 tokens
   bool frequency_factors = false;
   std::uint32_t rotary_dim = 16;
   std::uint64_t seed = 1;
@@ -24,7 +26,7 @@ struct TinyLlamaOptions {
   bool nan_embedding = false;  // f32 weights only
 };
 
-/// A llama of two layers with random weights: a file that load_model reads (removed with the object) and the same
+/// A model of two layers with random weights: a file that load_model reads (removed with the object) and the same
 /// weights as real numbers for the reference.
 class TinyLlama {
  public:
