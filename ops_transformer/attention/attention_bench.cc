@@ -7,6 +7,7 @@
 #include <chrono>
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -157,6 +158,74 @@ void causal_prefill(benchmark::State& state) {
   state.counters["of_peak"] = median(shares);
 }
 
+enum Rule : int {
+  alibi,
+  soft_cap,
+  sink,
+  bias_by_head,
+  bias_for_all,
+  all_visible,
+  half_visible,
+  window_1024,
+  num_rules
+};
+constexpr const char* kRuleNames[num_rules] = {"alibi",
+                                               "soft-cap",
+                                               "sink",
+                                               "bias [heads, len, len]",
+                                               "bias [len, len]",
+                                               "all visible [len, len]",
+                                               "half visible [len, len]",
+                                               "window 1024"};
+
+// What a rule costs, by turns with causal attention without it. Args: rule, length, dtype; 32 heads of 128.
+void causal_prefill_with(benchmark::State& state) {
+  constexpr std::int64_t kHeads = 32, kDim = 128;
+  const std::int64_t rule = state.range(0), len = state.range(1);
+  const DType dtype = state.range(2) ? DType::bf16 : DType::f32;
+  Tensor q(dtype, {1, len, kHeads, kDim}), k(dtype, {1, len, kHeads, kDim}), v(dtype, {1, len, kHeads, kDim}),
+      out(dtype, {1, len, kHeads, kDim});
+  const auto heads = [&](const Tensor& t) {
+    return TensorView(t.view().data(), dtype, {1, kHeads, len, kDim},
+                      {len * kHeads * kDim, kDim, kHeads * kDim, std::int64_t{1}});
+  };
+  const std::vector<float> per_head(kHeads, 0.01f);
+  FlashAttentionOptions options{.mask = Mask::causal};
+  std::optional<Tensor> grid;
+  if (rule == alibi) options.alibi_slopes = per_head;
+  if (rule == soft_cap) options.logit_soft_cap = 30;
+  if (rule == sink) options.sinks = per_head;
+  if (rule == bias_by_head) grid.emplace(dtype, std::vector<std::int64_t>{kHeads, len, len});
+  if (rule == bias_for_all) grid.emplace(dtype, std::vector<std::int64_t>{len, len});
+  if (grid) options.bias = grid->view();
+  std::vector<std::uint8_t> visible(std::size_t(len * len), 1);
+  if (rule == half_visible) {
+    std::mt19937 engine(1);
+    for (std::uint8_t& x : visible) x = engine() >> 31;
+  }
+  if (rule == all_visible || rule == half_visible) {
+    options.visible = ConstTensorView(visible.data(), DType::boolean, {len, len});
+  }
+  if (rule == window_1024) options.window = 1024;
+  // Scores that the rule leaves to compute.
+  const double seen = rule == window_1024 ? double(len) * 1024 - 1024.0 * 1023 / 2 : double(len) * double(len + 1) / 2;
+  const double share = seen / (double(len) * double(len + 1) / 2);
+  Context context;
+  std::vector<double> ratios, rates;
+  for (auto _ : state) {
+    const auto attend = [&](const FlashAttentionOptions& chosen) {
+      return seconds_of([&] { flash_attention(context, heads(q), heads(k), heads(v), heads(out), chosen); });
+    };
+    const double plain = attend({.mask = Mask::causal}), seconds = attend(options);
+    state.SetIterationTime(seconds);
+    ratios.push_back(plain * share / seconds);
+    rates.push_back(4 * double(kHeads * kDim) * seen / seconds);
+  }
+  state.SetLabel(kRuleNames[rule]);
+  state.counters["GFLOP/s"] = median(rates) * 1e-9;
+  state.counters["of_plain"] = median(ratios);
+}
+
 // Args: query heads, key heads, head dim, length, dtype, page size. As many layers as fill 1 GiB, one after the other.
 void paged_decode(benchmark::State& state) {
   const std::int64_t heads = state.range(0), kv_heads = state.range(1), dim = state.range(2), len = state.range(3),
@@ -212,6 +281,13 @@ BENCHMARK(causal_prefill)
     ->Args({32, 32, 128, 512, 0})
     ->Args({32, 8, 128, 2048, 0})
     ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK(causal_prefill_with)
+    ->ArgsProduct({benchmark::CreateDenseRange(alibi, half_visible, 1), {2048}, {0, 1}})
+    ->Args({window_1024, 8192, 0})
+    ->Args({window_1024, 8192, 1})
+    ->UseManualTime()
+    ->Iterations(7)
     ->Unit(benchmark::kMillisecond);
 BENCHMARK(paged_decode)
     ->Args({9, 3, 64, 4096, 1, 64})

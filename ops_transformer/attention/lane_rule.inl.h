@@ -19,13 +19,97 @@ struct LaneRows {
   }
 };
 
+// 16 bytes of each lane's row: dwords[d] lane i is dword d of row i. p[i]: where row i stands.
+OPS_TRANSFORMER_INLINE void load_quads(const std::byte* const (&p)[kLanes], F32 (&dwords)[4]) noexcept {
+  F32 pieces[4];  // piece r: the rows r, r + 4, ... side by side
+  for (int r = 0; r < 4; ++r) {
+#if defined(OPS_TRANSFORMER_SIMD_512)
+    const auto row = [&p, r](int i) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p[4 * i + r])); };
+    __m512i piece = _mm512_castsi128_si512(row(0));
+    piece = _mm512_inserti32x4(piece, row(1), 1);
+    piece = _mm512_inserti32x4(piece, row(2), 2);
+    pieces[r] = (F32)_mm512_inserti32x4(piece, row(3), 3);
+#else
+    for (int i = 0; i < kLanes / 4; ++i)
+      __builtin_memcpy(reinterpret_cast<std::byte*>(&pieces[r]) + 16 * i, p[4 * i + r], 16);
+#endif
+  }
+  const F32 low_ab = unpack_singles<0>(pieces[0], pieces[1], AllLanes{});
+  const F32 high_ab = unpack_singles<1>(pieces[0], pieces[1], AllLanes{});
+  const F32 low_cd = unpack_singles<0>(pieces[2], pieces[3], AllLanes{});
+  const F32 high_cd = unpack_singles<1>(pieces[2], pieces[3], AllLanes{});
+  dwords[0] = unpack_pairs<0>(low_ab, low_cd, AllLanes{});
+  dwords[1] = unpack_pairs<1>(low_ab, low_cd, AllLanes{});
+  dwords[2] = unpack_pairs<0>(high_ab, high_cd, AllLanes{});
+  dwords[3] = unpack_pairs<1>(high_ab, high_cd, AllLanes{});
+}
+
+// Whether no lane's row hides any of the `n` keys from its offset on.
+OPS_TRANSFORMER_INLINE bool all_visible(const std::byte* const (&p)[kLanes], std::int64_t n) noexcept {
+  typedef std::uint8_t Bytes __attribute__((vector_size(kVectorBytes)));
+  Bytes least{};
+  least = ~least;
+  std::int64_t key = 0;
+  for (; key + kVectorBytes <= n; key += kVectorBytes) {
+    for (int i = 0; i < kLanes; ++i) {
+      Bytes row;
+      __builtin_memcpy(&row, p[i] + key, sizeof row);
+      least = least < row ? least : row;
+    }
+  }
+  if (key < n) return false;
+  std::uint64_t words[kVectorBytes / 8];
+  __builtin_memcpy(words, &least, sizeof words);
+  // A byte is zero.
+  for (std::uint64_t word : words) {
+    if ((word - 0x0101010101010101u) & ~word & 0x8080808080808080u) return false;
+  }
+  return true;
+}
+
+// Keys of a grid of bytes or of 16-bit floats with contiguous keys, as far as whole quads of dwords go; gives how many
+// that are.
+template <class Op>
+std::int64_t apply_quads(const ScoreGrid& grid, const std::int64_t (&offsets)[kLanes], std::int64_t column,
+                         std::int64_t num_keys, float* scores, const Op& op) noexcept {
+  const std::int64_t bytes = grid.dtype == DType::boolean ? 1 : 2, keys = 16 / bytes;
+  const std::byte* p[kLanes];
+  for (int i = 0; i < kLanes; ++i) p[i] = static_cast<const std::byte*>(grid.data) + (offsets[i] + column) * bytes;
+  if (grid.dtype == DType::boolean && all_visible(p, num_keys)) return num_keys;
+  std::int64_t key = 0;
+  for (; key + keys <= num_keys; key += keys) {
+    F32 dwords[4];
+    load_quads(p, dwords);
+    for (int i = 0; i < kLanes; ++i) p[i] += 16;
+    for (int d = 0; d < 4; ++d) {
+      const I32 dword = (I32)dwords[d];
+      float* at = scores + (key + d * keys / 4) * kBlockLanes;
+      if (bytes == 1) {
+        for (int i = 0; i < 4; ++i, at += kBlockLanes) {
+          const I32 hidden = (I32)((dword & splat_int(0xff << (8 * i))) == 0);
+          store(at, op(load(at), (F32)(hidden & splat_int(std::int32_t(0xff800000)))));
+        }
+      } else {
+        store(at, op(load(at), (F32)(dword << 16)));
+        at += kBlockLanes;
+        store(at, op(load(at), (F32)(dword & splat_int(std::int32_t(0xffff0000)))));
+      }
+    }
+  }
+  return key;
+}
+
 // scores [num_keys][kBlockLanes], of which one vector of lanes; cells from column `column` on.
 template <class Op>
 void apply_grid(const ScoreGrid& grid, const std::int64_t (&offsets)[kLanes], std::int64_t column,
                 std::int64_t num_keys, float* scores, const Op& op) noexcept {
   bool same = true;
   for (int i = 1; i < kLanes; ++i) same &= offsets[i] == offsets[0];
-  for (std::int64_t key = 0; key < num_keys; key += kLanes) {
+  std::int64_t key = 0;
+  if (!same && grid.key_stride == 1 && (grid.dtype == DType::boolean || grid.dtype == DType::bf16)) {
+    key = apply_quads(grid, offsets, column, num_keys, scores, op);
+  }
+  for (; key < num_keys; key += kLanes) {
     const int n = int(num_keys - key < kLanes ? num_keys - key : kLanes);
     F32 cells[kLanes];
     if (same) {
