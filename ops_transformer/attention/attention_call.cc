@@ -145,24 +145,25 @@ void check_grid(const AttentionCall& call, const char* name, const ConstTensorVi
 }
 
 void check_grids(const AttentionCall& call) {
-  const auto& [op, q, k, v, out, q_axes, kv_axes, options, q_len_name, kv_len_name] = call;
+  const FlashAttentionOptions& options = call.options;
+  const std::int64_t num_keys = call.k.size(call.kv_axes.token);
   if (options.bias) {
-    check_dtype(op, "bias", *options.bias, {DType::f32, DType::bf16, DType::f16});
-    check_grid(call, "bias", *options.bias, call.num_q_heads(), k.size(kv_axes.token));
+    check_dtype(call.op, "bias", *options.bias, {DType::f32, DType::bf16, DType::f16});
+    check_grid(call, "bias", *options.bias, call.num_q_heads(), num_keys);
   }
   if (options.visible) {
-    check_dtype(op, "visible", *options.visible, {DType::boolean});
-    check_grid(call, "visible", *options.visible, call.num_q_heads(), k.size(kv_axes.token));
+    check_dtype(call.op, "visible", *options.visible, {DType::boolean});
+    check_grid(call, "visible", *options.visible, call.num_q_heads(), num_keys);
   }
   if (!options.tree) return;
-  if (options.visible) invalid(op, "tree and visible are both given, give one of them");
-  check_dtype(op, "tree", *options.tree, {DType::boolean});
-  check_rank(op, "tree", *options.tree, q_axes.batched ? 3 : 2);
-  if (q_axes.batched) {
-    const std::int64_t batch = options.tree->size(0) == 1 ? 1 : q.size(0);
-    check_shape(op, "tree", *options.tree, {batch, q.size(2), q.size(2)});
+  if (options.visible) invalid(call.op, "tree and visible are both given, give one of them");
+  check_dtype(call.op, "tree", *options.tree, {DType::boolean});
+  check_rank(call.op, "tree", *options.tree, call.q_axes.batched ? 3 : 2);
+  if (call.q_axes.batched) {
+    const std::int64_t batch = options.tree->size(0) == 1 ? 1 : call.q.size(0), q_len = call.q.size(2);
+    check_shape(call.op, "tree", *options.tree, {batch, q_len, q_len});
   } else {
-    check_shape(op, "tree", *options.tree, {q.size(0), -1});
+    check_shape(call.op, "tree", *options.tree, {call.q.size(0), -1});
   }
 }
 
@@ -283,6 +284,12 @@ AttentionArgs AttentionCall::args() const {
   // Not 0: a masked score is -inf, and 0 * -inf is NaN.
   args.score_scale = std::max(1e-30f, float(std::abs(scale) * kLog2E));
   if (!options.sinks.empty()) args.sinks = options.sinks.data();
+  args.rope = rope;
+  if (positions) {
+    args.positions = positions->data();
+    args.position_dtype = positions->dtype();
+    args.position_stride = positions->stride(1);
+  }
   ScoreRule& rule = args.rule;
   if (options.logit_soft_cap > 0) {
     rule.cap_in = float(std::abs(scale) / options.logit_soft_cap);
@@ -318,6 +325,7 @@ void AttentionCall::place_rows(AttentionSequence& sequence, std::int64_t b, std:
     sequence.visible_offset = cells(tree_grid(*this));
     sequence.visible_first_key = sequence.kv_len - sequence.q_len;
   }
+  if (positions) sequence.positions_offset = b * positions->stride(0);
   sequence.first_position = options.align == MaskAlign::first ? 0 : sequence.kv_len - sequence.q_len;
   if (std::size_t(b) < options.prefix_lens.size()) sequence.prefix_len = options.prefix_lens[std::size_t(b)];
 }

@@ -28,6 +28,8 @@ struct AttentionCall {
   AttentionAxes q_axes, kv_axes;
   const FlashAttentionOptions& options;
   const char *q_len_name, *kv_len_name;
+  const RopeAngles* rope = nullptr;            // nullptr: no rotation
+  const ConstTensorView* positions = nullptr;  // [batch, kv_len]; nullptr: 0, 1, ...
 
   std::int64_t num_q_heads() const { return q.size(q_axes.head); }
   bool nothing_to_write() const;
@@ -45,6 +47,9 @@ struct AttentionCall {
   /// Throws InvalidArgument where options don't fit sequence b.
   void check_sequence(const AttentionSequence& sequence, std::int64_t b) const;
 };
+
+/// The batch [batch, heads, len, dim] of a validated call. Throws InvalidArgument.
+void run_batched(Context& context, const AttentionCall& call);
 
 /// Throws InvalidArgument "name is value, must be at most limit".
 void check_at_most(const char* op, const char* name, std::int64_t value, std::int64_t limit);

@@ -6,6 +6,7 @@
 
 #include "ops_transformer/base/dtype.h"
 #include "ops_transformer/base/isa.h"
+#include "ops_transformer/posembedding/rope_kernel.h"
 
 namespace ops_transformer {
 
@@ -42,7 +43,11 @@ struct AttentionArgs {
   void* out;
   RowOutput lse, softmax_max, softmax_sum;  // the last two hold eight copies
   ScoreRule rule;
-  const float* sinks;  // [num_q_heads], a score without a value; nullptr: none
+  const float* sinks;      // [num_q_heads], a score without a value; nullptr: none
+  const RopeAngles* rope;  // queries and keys are rotated while they are packed (flash_tiles); nullptr: not
+  const void* positions;   // i32 | i64, of the sequence's keys; nullptr: 0, 1, ...
+  std::int64_t position_stride;
+  DType position_dtype;
   float* partials;  // rows of partial_stride floats: o[value_dim], then at partial_stride - 2 the maximum and the sum
   std::int64_t q_row_stride, q_head_stride;
   std::int64_t k_row_stride, k_head_stride, k_page_stride;
@@ -61,7 +66,7 @@ struct AttentionArgs {
 /// Offsets in elements. The sequence's rows are numbered query by query: row = query * group + head in group.
 struct AttentionSequence {
   std::int64_t q_offset, k_offset, v_offset, out_offset, lse_offset, max_offset, sum_offset;
-  std::int64_t bias_offset, visible_offset;
+  std::int64_t bias_offset, visible_offset, positions_offset;
   std::int64_t visible_first_key;  // key of column 0 of the rule's `visible`; those before it are visible
   const std::int32_t* pages;       // nullptr: contiguous
   std::int64_t q_len, kv_len;

@@ -14,8 +14,8 @@ KeyRange keys_of(const AttentionArgs& args, const AttentionSequence& sequence, s
   return first < last ? KeyRange{first, last} : KeyRange{0, 0};
 }
 
-bool takes_decode(const AttentionPlan& plan, const AttentionSequence& sequence) {
-  return plan.decode_rows && sequence.q_len == 1;
+bool takes_decode(const AttentionPlan& plan, const AttentionArgs& args, const AttentionSequence& sequence) {
+  return plan.decode_rows && sequence.q_len == 1 && !args.rope;
 }
 
 KeyRange keys_of_block(const AttentionPlan& plan, const AttentionArgs& args, const AttentionSequence& sequence,
@@ -33,7 +33,7 @@ double decode_cost(const AttentionPlan& plan, const AttentionArgs& args, std::in
 }
 
 double total_cost(const AttentionPlan& plan, const AttentionArgs& args, const AttentionSequence& sequence) {
-  if (takes_decode(plan, sequence)) {
+  if (takes_decode(plan, args, sequence)) {
     const KeyRange keys = keys_of(args, sequence, 0, 0);
     return decode_cost(plan, args, keys.last - keys.first);
   }
@@ -76,7 +76,7 @@ class Cutter {
 
   void add_sequence(const AttentionSequence& sequence, std::int32_t index) {
     AttentionItem item{
-        index, 0, 0, sequence.q_len * args_.group, 0, sequence.kv_len, -1, takes_decode(plan_, sequence)};
+        index, 0, 0, sequence.q_len * args_.group, 0, sequence.kv_len, -1, takes_decode(plan_, args_, sequence)};
     if (item.by_rows) {
       const KeyRange keys = keys_of(args_, sequence, 0, 0);
       add_rows(item, keys, decode_cost(plan_, args_, keys.last - keys.first));

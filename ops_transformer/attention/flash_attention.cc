@@ -60,19 +60,23 @@ void check_offsets(const char* op, const char* name, std::span<const std::int64_
 
 }  // namespace
 
+void run_batched(Context& context, const AttentionCall& call) {
+  run(context, call, call.q.size(0), [&](std::int64_t b) {
+    AttentionSequence sequence{};
+    sequence.k_offset = b * call.k.stride(0);
+    sequence.v_offset = b * call.v.stride(0);
+    sequence.q_len = call.q.size(2);
+    sequence.kv_len = call.k.size(2);
+    call.place_rows(sequence, b, 0);
+    return sequence;
+  });
+}
+
 void flash_attention(Context& context, const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                      const TensorView& out, const FlashAttentionOptions& options) {
   const AttentionCall call{"flash_attention", q, k, v, out, kBatchedAxes, kBatchedAxes, options, "q_len", "kv_len"};
   call.validate(false);
-  run(context, call, q.size(0), [&](std::int64_t b) {
-    AttentionSequence sequence{};
-    sequence.k_offset = b * k.stride(0);
-    sequence.v_offset = b * v.stride(0);
-    sequence.q_len = q.size(2);
-    sequence.kv_len = k.size(2);
-    call.place_rows(sequence, b, 0);
-    return sequence;
-  });
+  run_batched(context, call);
 }
 
 void flash_attention_varlen(Context& context, const ConstTensorView& q, const ConstTensorView& k,

@@ -67,6 +67,24 @@ void start_block(const AttentionArgs& args, const AttentionSequence& sequence, c
   for (std::int64_t i = 0; i < layout.o_block_units(); i += kLanes) store(block.o + i, F32{});
 }
 
+// Row `offset` of queries or keys, rotated to the place of key `key` of the sequence, in f32.
+__attribute__((noinline)) void rotate_row(const AttentionArgs& args, const AttentionSequence& sequence,
+                                          const void* rows, DType dtype, std::int64_t offset, std::int64_t key,
+                                          float* rotated) noexcept {
+  float scratch[kMaxHeadDim];
+  const std::int64_t position = args.positions ? position_at(args.positions, args.position_dtype,
+                                                             sequence.positions_offset + key * args.position_stride)
+                                               : key;
+  const Rotation rotation = rotation_at(*args.rope, position, scratch);
+  if (dtype == DType::f32) {
+    rotate_head(static_cast<const float*>(rows) + offset, rotated, args.head_dim, *args.rope, rotation);
+  } else if (dtype == DType::bf16) {
+    rotate_head(static_cast<const BFloat16*>(rows) + offset, rotated, args.head_dim, *args.rope, rotation);
+  } else {
+    rotate_head(static_cast<const Float16*>(rows) + offset, rotated, args.head_dim, *args.rope, rotation);
+  }
+}
+
 template <class Format>
 void pack_queries(const AttentionArgs& args, const AttentionSequence& sequence, const AttentionItem& item,
                   const FlashTilesLayout& layout, Block& block) noexcept {
@@ -81,10 +99,21 @@ void pack_queries(const AttentionArgs& args, const AttentionSequence& sequence, 
     const std::int64_t first = std::int64_t{v - block.first_vector} * kLanes, left = block.num_rows - first;
     const int num_rows = int(left < kLanes ? left : kLanes);
     const std::int64_t* offset = offsets + first;
+    alignas(64) float rotated[kLanes * kMaxHeadDim];
+    for (int i = 0; args.rope && i < num_rows; ++i) {
+      const std::int64_t query = row_place(args, item.kv_head, block.first_row + first + i).query;
+      rotate_row(args, sequence, args.q, args.q_dtype, offset[i], sequence.first_position + query,
+                 rotated + i * kMaxHeadDim);
+    }
     for (std::int64_t unit = 0; unit < layout.q_units; unit += kLanes) {
       F32 rows[kLanes];
       for (int i = 0; i < kLanes; ++i) {
-        rows[i] = i < num_rows ? (F32)((I32)Format::load_query_units(args, offset[i], unit) ^ sign) : F32{};
+        F32 row{};
+        if (i < num_rows) {
+          row = args.rope ? Format::load_units(rotated, DType::f32, i * std::int64_t{kMaxHeadDim}, unit, args.head_dim)
+                          : Format::load_query_units(args, offset[i], unit);
+        }
+        rows[i] = (F32)((I32)row ^ sign);
       }
       transpose(rows);
       const std::int64_t units = layout.q_units - unit < kLanes ? layout.q_units - unit : kLanes;
@@ -114,12 +143,22 @@ void prefetch_tile(const AttentionArgs& args, const KeyTile& tile, std::int64_t 
 }
 
 template <class Format>
-void pack_keys(const AttentionArgs& args, const FlashTilesLayout& layout, const Workspace& work,
-               KeyTile& tile) noexcept {
+void pack_keys(const AttentionArgs& args, const AttentionSequence& sequence, const FlashTilesLayout& layout,
+               const Workspace& work, KeyTile& tile) noexcept {
   float* row = reinterpret_cast<float*>(work.k);
   for (std::int64_t key = 0; key < tile.num_keys; ++key, row += layout.k_stride) {
+    const void* keys = args.k;
+    DType dtype = args.kv_dtype;
+    std::int64_t offset = tile.k_offset[key];
+    alignas(64) float rotated[kMaxHeadDim];
+    if (args.rope) {
+      rotate_row(args, sequence, args.k, dtype, offset, tile.first + key, rotated);
+      keys = rotated;
+      dtype = DType::f32;
+      offset = 0;
+    }
     for (std::int64_t unit = 0; unit < layout.q_units; unit += kLanes) {
-      store(row + unit, Format::load_key_units(args, tile.k_offset[key], unit));
+      store(row + unit, Format::load_units(keys, dtype, offset, unit, args.head_dim));
     }
   }
   if (tile.num_keys % Format::kKeysPerStep) {
@@ -394,7 +433,7 @@ OPS_TRANSFORMER_INLINE void attend(const AttentionArgs& args, const AttentionSeq
   for (std::int64_t key = begin; key < last_key; key += args.key_tile, current ^= 1) {
     KeyTile &tile = tiles[current], &next = tiles[current ^ 1];
     find_tile(args, sequence, item, key + args.key_tile, last_key, next);
-    pack_keys<Format>(args, layout, work, tile);
+    pack_keys<Format>(args, sequence, layout, work, tile);
     for (int b = 0; b < num_blocks; ++b) {
       prefetch_tile(args, next, b * ahead, (b + 1) * ahead);
       attend_tile<Format>(args, sequence, item, layout, blocks[b], tile, work);

@@ -14,6 +14,7 @@ namespace {
 #include "ops_transformer/simd/convert.inl.h"
 
 #include "ops_transformer/attention/attention_rows.inl.h"
+#include "ops_transformer/posembedding/rope.inl.h"
 
 #include "ops_transformer/attention/score_rule.inl.h"
 
@@ -35,9 +36,9 @@ struct F32Format {
                                                      std::int64_t unit) noexcept {
     return load_query(args, offset + unit, lanes_left(args.head_dim, unit));
   }
-  OPS_TRANSFORMER_INLINE static F32 load_key_units(const AttentionArgs& args, std::int64_t offset,
-                                                   std::int64_t unit) noexcept {
-    return load_any(args.k, args.kv_dtype, offset + unit, lanes_left(args.head_dim, unit));
+  OPS_TRANSFORMER_INLINE static F32 load_units(const void* p, DType dtype, std::int64_t offset, std::int64_t unit,
+                                               std::int64_t dim) noexcept {
+    return load_any(p, dtype, offset + unit, lanes_left(dim, unit));
   }
 
   // True where a value is infinite or NaN; with `clean` those become 0.

@@ -14,6 +14,7 @@ namespace {
 #include "ops_transformer/simd/convert.inl.h"
 
 #include "ops_transformer/attention/attention_rows.inl.h"
+#include "ops_transformer/posembedding/rope.inl.h"
 
 #include "ops_transformer/attention/score_rule.inl.h"
 
@@ -33,10 +34,6 @@ struct Bf16Format {
   OPS_TRANSFORMER_INLINE static F32 load_query_units(const AttentionArgs& args, std::int64_t offset,
                                                      std::int64_t unit) noexcept {
     return load_units(args.q, args.q_dtype, offset, unit, args.head_dim);
-  }
-  OPS_TRANSFORMER_INLINE static F32 load_key_units(const AttentionArgs& args, std::int64_t offset,
-                                                   std::int64_t unit) noexcept {
-    return load_units(args.k, args.kv_dtype, offset, unit, args.head_dim);
   }
   OPS_TRANSFORMER_INLINE static F32 load_units(const void* p, DType dtype, std::int64_t offset, std::int64_t unit,
                                                std::int64_t dim) noexcept {
