@@ -15,10 +15,12 @@
 
 #include "ops_transformer/attention/alibi_attention.h"
 #include "ops_transformer/attention/flash_attention.h"
+#include "ops_transformer/attention/fused_rope_attention.h"
 #include "ops_transformer/base/validate.h"
 #include "python/array.h"
 #include "python/attention_layout.h"
 #include "python/bindings.h"
+#include "python/rope_table.h"
 
 namespace ops_transformer::python {
 namespace {
@@ -227,6 +229,39 @@ copies of each row's maximum and sum.)");
       R"(flash_attention with ALiBi's bias -slope * |i + kv_len - q_len - j| (Press et al., 2022), made in
 registers, with the slopes of the paper for any number of heads. max_seq_len: longer queries or keys
 are an error. Layouts as flash_attention, but TND.)");
+  module.def(
+      "fused_rope_attention",
+      [](const ArrayOfKind& query, const ArrayArgument& key, const ArrayArgument& value,
+         const std::optional<ArrayArgument>& positions, std::optional<std::int64_t> rotary_dim, bool causal,
+         std::optional<float> softmax_scale, double theta, bool interleaved, double position_scale,
+         std::optional<std::int64_t> num_heads, const std::optional<std::string>& layout,
+         const std::optional<ArrayOfKind>& out, Context* context) {
+        constexpr std::string_view kRope = "fused_rope_attention";
+        const Tensors t(kRope, query, key, value, num_heads, layout, out);
+        if (t.layout == Layout::tnd) invalid(kRope, "layout is TND, must be BSH, SBH, BSND or BNSD");
+        const auto at = import_input(kRope, "positions", positions);
+        const auto table = table_for({.rotary_dim = rotary_dim.value_or(t.q.size(3)),
+                                      .theta = theta,
+                                      .style = interleaved ? RopeStyle::interleaved : RopeStyle::half_split,
+                                      .position_scale = position_scale});
+        FusedRopeAttentionOptions options{.causal = causal, .softmax_scale = softmax_scale};
+        if (at) options.positions = at->view;
+        {
+          const nb::gil_scoped_release released;
+          fused_rope_attention(context_or_default(context), t.q, t.k, t.v, *table, t.out_by_heads, options);
+        }
+        return ArrayOfKind(t.result.source);
+      },
+      "query"_a, "key"_a, "value"_a, "positions"_a = nb::none(), "rotary_dim"_a = nb::none(), "causal"_a = false,
+      "softmax_scale"_a = nb::none(), nb::kw_only(), "theta"_a = 10000.0, "interleaved"_a = false,
+      "position_scale"_a = 1.0, "num_heads"_a = nb::none(), "layout"_a = nb::none(), "out"_a = nb::none(),
+      "context"_a = nb::none(),
+      R"(flash_attention of rotated queries and keys (Su et al., 2021), which are rotated while their tiles are
+packed: the rotated tensors never reach memory.
+
+positions [kv_len] or [batch, kv_len], int32 or int64, are the keys'; None: 0, 1, ... Query i has the
+position of key i + kv_len - q_len. rotary_dim, theta, interleaved, position_scale as in
+rotary_embedding; layouts as flash_attention, but TND.)");
 }
 
 }  // namespace ops_transformer::python

@@ -11,6 +11,7 @@
 #include "ops_transformer/posembedding/rope.h"
 #include "python/array.h"
 #include "python/bindings.h"
+#include "python/rope_table.h"
 
 namespace ops_transformer::python {
 namespace {
@@ -19,21 +20,6 @@ using namespace nb::literals;
 
 constexpr std::string_view kOp = "rotary_embedding";
 constexpr std::size_t kMaxTables = 8;
-
-// A model asks for one or two tables over and over; making one takes about a millisecond. Guarded by the GIL.
-std::shared_ptr<const RopeTable> table_for(const RopeOptions& options) {
-  using Key = std::tuple<std::int64_t, double, RopeStyle, double>;
-  static std::list<std::pair<Key, std::shared_ptr<const RopeTable>>> latest_first;
-  const Key key(options.rotary_dim, options.theta, options.style, options.position_scale);
-  const auto found = std::ranges::find(latest_first, key, [](const auto& entry) { return entry.first; });
-  if (found != latest_first.end()) {
-    latest_first.splice(latest_first.begin(), latest_first, found);
-  } else {
-    latest_first.emplace_front(key, std::make_shared<const RopeTable>(options));
-    if (latest_first.size() > kMaxTables) latest_first.pop_back();
-  }
-  return latest_first.front().second;
-}
 
 /// The tokens of one sequence of [batch, heads, seq, head_dim] as [seq, heads, head_dim].
 template <class View>
@@ -95,6 +81,20 @@ ArrayOfKind rotate(const ArrayOfKind& q, const ArrayArgument& positions, std::op
 }
 
 }  // namespace
+
+std::shared_ptr<const RopeTable> table_for(const RopeOptions& options) {
+  using Key = std::tuple<std::int64_t, double, RopeStyle, double>;
+  static std::list<std::pair<Key, std::shared_ptr<const RopeTable>>> latest_first;
+  const Key key(options.rotary_dim, options.theta, options.style, options.position_scale);
+  const auto found = std::ranges::find(latest_first, key, [](const auto& entry) { return entry.first; });
+  if (found != latest_first.end()) {
+    latest_first.splice(latest_first.begin(), latest_first, found);
+  } else {
+    latest_first.emplace_front(key, std::make_shared<const RopeTable>(options));
+    if (latest_first.size() > kMaxTables) latest_first.pop_back();
+  }
+  return latest_first.front().second;
+}
 
 void bind_posembedding(nb::module_& module) {
   module.def("rotary_embedding", &rotate, "q"_a, "positions"_a, "rotary_dim"_a = nb::none(), "theta"_a = 10000.0,

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ops_transformer/attention/flash_attention.h"
+#include "ops_transformer/attention/fused_rope_attention.h"
 #include "ops_transformer/base/memory.h"
 #include "ops_transformer/kv_cache/kv_pool.h"
 #if defined(__x86_64__)
@@ -226,6 +227,42 @@ void causal_prefill_with(benchmark::State& state) {
   state.counters["of_plain"] = median(ratios);
 }
 
+// Rotation fused, by turns with attention alone and with rotating first. Args: length, dtype; 32 heads of 128.
+void rope_prefill(benchmark::State& state) {
+  constexpr std::int64_t kHeads = 32, kDim = 128;
+  const std::int64_t len = state.range(0);
+  const DType dtype = state.range(1) ? DType::bf16 : DType::f32;
+  Tensor q(dtype, {len, kHeads, kDim}), k(dtype, {len, kHeads, kDim}), v(dtype, {len, kHeads, kDim}),
+      out(dtype, {len, kHeads, kDim}), rotated_q(dtype, {len, kHeads, kDim}), rotated_k(dtype, {len, kHeads, kDim});
+  const auto heads = [&](const Tensor& t) {
+    return TensorView(t.view().data(), dtype, {1, kHeads, len, kDim},
+                      {len * kHeads * kDim, kDim, kHeads * kDim, std::int64_t{1}});
+  };
+  const RopeTable table({.rotary_dim = kDim});
+  std::vector<std::int32_t> positions(static_cast<std::size_t>(len));
+  std::iota(positions.begin(), positions.end(), 0);
+  const ConstTensorView at(positions.data(), DType::i32, {len});
+  Context context;
+  std::vector<double> of_plain, of_separate;
+  for (auto _ : state) {
+    const double plain =
+        seconds_of([&] { flash_attention(context, heads(q), heads(k), heads(v), heads(out), {.mask = Mask::causal}); });
+    const double separate = seconds_of([&] {
+      rotary_embedding(context, q.view(), at, table, rotated_q.view());
+      rotary_embedding(context, k.view(), at, table, rotated_k.view());
+      flash_attention(context, heads(rotated_q), heads(rotated_k), heads(v), heads(out), {.mask = Mask::causal});
+    });
+    const double fused = seconds_of([&] {
+      fused_rope_attention(context, heads(q), heads(k), heads(v), table, heads(out), {.positions = at, .causal = true});
+    });
+    state.SetIterationTime(fused);
+    of_plain.push_back(plain / fused);
+    of_separate.push_back(separate / fused);
+  }
+  state.counters["of_plain"] = median(of_plain);
+  state.counters["of_separate"] = median(of_separate);
+}
+
 // Args: query heads, key heads, head dim, length, dtype, page size. As many layers as fill 1 GiB, one after the other.
 void paged_decode(benchmark::State& state) {
   const std::int64_t heads = state.range(0), kv_heads = state.range(1), dim = state.range(2), len = state.range(3),
@@ -286,6 +323,11 @@ BENCHMARK(causal_prefill_with)
     ->ArgsProduct({benchmark::CreateDenseRange(alibi, half_visible, 1), {2048}, {0, 1}})
     ->Args({window_1024, 8192, 0})
     ->Args({window_1024, 8192, 1})
+    ->UseManualTime()
+    ->Iterations(7)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK(rope_prefill)
+    ->ArgsProduct({{512, 2048}, {0, 1}})
     ->UseManualTime()
     ->Iterations(7)
     ->Unit(benchmark::kMillisecond);

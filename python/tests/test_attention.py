@@ -238,6 +238,30 @@ def test_alibi(rng):
         ops.alibi_attention(q, k, v, num_heads=6, max_seq_len=49)
 
 
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_fused_rope(dtype, interleaved, rng):
+    """The article's call; the same as rotating first, within the rounding that it saves."""
+    q, k, v = (rng.standard_normal((2, heads, 40, 32)).astype(references.DTYPES[dtype]) for heads in (4, 2, 2))
+    positions = np.stack([np.arange(40), np.arange(40) * 7 + 3000])
+    out = ops.fused_rope_attention(q, k, v, positions=positions, rotary_dim=24, causal=True, interleaved=interleaved)
+    rotated_q, rotated_k = (
+        references.rotary_embedding(a, positions[:, None], 24, interleaved=interleaved)[0] for a in (q, k)
+    )
+    expected = references.attention(rotated_q, rotated_k, v, 32**-0.5, None, 0)
+    # cos and sin are within 1e-6, so that a value is within 2e-6 of its pair's length.
+    length = np.linalg.norm(q.astype(np.float64), axis=-1).max() * np.linalg.norm(k.astype(np.float64), axis=-1).max()
+    expected["score_magnitude"] = np.full_like(expected["score_magnitude"], length * 32**-0.5)
+    lse = expected["lse"].astype(np.float32)
+    check_expected((out, lse), expected, 32, references.DTYPES[dtype])
+    same = ops.fused_rope_attention(
+        *(in_layout(a, "BSND") for a in (q, k, v)), positions, 24, True, interleaved=interleaved, num_heads=4
+    )
+    np.testing.assert_array_equal(from_layout(same, "BSND", 4), out)
+    with pytest.raises(ValueError, match="positions must be"):
+        ops.fused_rope_attention(q, k, v, positions[:, 1:])
+
+
 def test_keys_and_values_expanded_over_heads_and_batch(rng):
     q = rng.standard_normal((3, 4, 5, 16), np.float32)
     k, v = (np.broadcast_to(rng.standard_normal((1, 1, 9, 16), np.float32), (3, 4, 9, 16)) for _ in range(2))

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+
+#include "ops_transformer/posembedding/rope.h"
+
+namespace ops_transformer::python {
+
+/// A model asks for one or two tables over and over; making one takes about a millisecond. Called with the GIL held.
+std::shared_ptr<const RopeTable> table_for(const RopeOptions& options);
+
+}  // namespace ops_transformer::python
