@@ -15,11 +15,19 @@ def rng():
     return np.random.default_rng(20240117)
 
 
+def model_file(name, variable, argument=""):
+    """What `variable` names, or where scripts/get_model.sh puts the model."""
+    path = pathlib.Path(os.environ.get(variable, pathlib.Path(__file__).parents[2] / "models" / name))
+    if not path.exists():
+        pytest.skip(f"no model at {path}: scripts/get_model.sh{argument} fetches it, {variable} names another place")
+    return path
+
+
 @pytest.fixture(scope="session")
 def model_path():
-    """OPS_TRANSFORMER_TEST_MODEL, or where scripts/get_model.sh puts the model."""
-    default = pathlib.Path(__file__).parents[2] / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
-    path = pathlib.Path(os.environ.get("OPS_TRANSFORMER_TEST_MODEL", default))
-    if not path.exists():
-        pytest.skip(f"no model at {path}: scripts/get_model.sh fetches it, OPS_TRANSFORMER_TEST_MODEL names another place")
-    return path
+    return model_file("SmolLM2-135M-Instruct.Q4_1.gguf", "OPS_TRANSFORMER_TEST_MODEL")
+
+
+@pytest.fixture(scope="session")
+def gemma_path():
+    return model_file("gemma-3-270m-q4_k_m.gguf", "OPS_TRANSFORMER_TEST_GEMMA", " gemma3")

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SmolLM2 through the whole library, against its definition in float64 (reference_llama.py)."""
+"""SmolLM2 through the whole library, against its definition in float64 (reference_model.py)."""
 
 import pathlib
 import threading
 
 import numpy as np
 import pytest
-from reference_llama import ReferenceLlama
+from reference_model import ReferenceModel
 
 import ops_transformer as ops
 
@@ -15,7 +15,7 @@ LENGTHS = [1, 7, 33, 180, 600]
 
 @pytest.fixture(scope="module")
 def reference(model_path):
-    return ReferenceLlama(model_path)
+    return ReferenceModel(model_path)
 
 
 @pytest.fixture(scope="module")
