@@ -73,5 +73,6 @@ void add_inspect(CLI::App& program);
 void add_bench(CLI::App& program);
 void add_perplexity(CLI::App& program);
 void add_explain(CLI::App& program);
+void add_convert(CLI::App& program);
 
 }  // namespace ops_transformer::cli

@@ -99,7 +99,9 @@ void add_inspect(CLI::App& program) {
   auto* command =
       program.add_subcommand("inspect", "Metadata and tensors of a model file, and the memory it will need.");
   auto options = std::make_shared<Options>();
-  command->add_option("-m,--model", options->model.model, "GGUF file")->required()->check(CLI::ExistingFile);
+  command->add_option("-m,--model", options->model.model, "GGUF file, or folder of safetensors")
+      ->required()
+      ->check(CLI::ExistingPath);
   command->add_flag("--json", options->model.json, "print one JSON object on standard output");
   command->add_option("--context", options->context_len, "tokens of cache to count (default: the model's context)")
       ->check(whole_number(std::int64_t{1}, kMostTokens));

@@ -46,6 +46,7 @@ int run(int argc, char** argv) {
   add_bench(program);
   add_perplexity(program);
   add_explain(program);
+  add_convert(program);
   try {
     try {
       program.parse(argc, argv);
@@ -68,7 +69,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 void ModelOptions::add_to(CLI::App& command) {
-  command.add_option("-m,--model", model, "GGUF file")->check(CLI::ExistingFile)->required();
+  command.add_option("-m,--model", model, "GGUF file, or folder of safetensors")->check(CLI::ExistingPath)->required();
   command.add_option("-t,--threads", threads, "threads to use (default: the CPUs this process may use)");
   command.add_flag("--json", json, "print one JSON object on standard output");
   command.add_flag("--exact", exact, "f32 arithmetic on dequantised weights and an f32 cache");

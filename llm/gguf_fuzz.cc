@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // feeds: llm/model_file.cc llm/mapped_file.cc llm/gguf_parser.cc llm/gguf_metadata.cc
 // needs: llm/utf8.cc
+// needs: llm/safetensors_folder.cc llm/safetensors.cc llm/hf_config.cc llm/hf_tensors.cc llm/hf_tokenizer.cc
+// needs: llm/json_file.cc llm/gguf_metadata_builder.cc ops_transformer/posembedding/rope_scaling.cc
 #include <cstdio>
 #include <cstdlib>
 #include <functional>

@@ -214,7 +214,8 @@ std::string element_text(GgufType type, const std::byte*& at, std::size_t max_le
 std::size_t gguf_type_bytes(GgufType type) noexcept { return kTypes[static_cast<std::size_t>(type)].bytes; }
 std::string_view gguf_type_name(GgufType type) noexcept { return kTypes[static_cast<std::size_t>(type)].name; }
 
-GgufMetadata::GgufMetadata(std::vector<GgufEntry> entries) : entries_(std::move(entries)), by_key_(entries_.size()) {
+GgufMetadata::GgufMetadata(std::vector<GgufEntry> entries, std::list<std::string> owned)
+    : entries_(std::move(entries)), by_key_(entries_.size()), owned_(std::move(owned)) {
   std::iota(by_key_.begin(), by_key_.end(), 0u);
   const auto key_of = [this](std::uint32_t i) { return entries_[i].key; };
   std::ranges::sort(by_key_, {}, key_of);

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <list>
 #include <optional>
 #include <span>
 #include <string>
@@ -37,8 +38,10 @@ struct GgufEntry {
 class OPS_TRANSFORMER_API GgufMetadata {
  public:
   GgufMetadata() = default;
-  /// Throws InvalidFile where a key stands twice.
-  explicit GgufMetadata(std::vector<GgufEntry> entries);
+  /// Throws InvalidFile where a key stands twice. `owned` holds what the entries' views point to, if no file does.
+  explicit GgufMetadata(std::vector<GgufEntry> entries, std::list<std::string> owned = {});
+  GgufMetadata(GgufMetadata&&) noexcept = default;
+  GgufMetadata& operator=(GgufMetadata&&) noexcept = default;
 
   /// The entry, or null where there is none.
   const GgufEntry* find(std::string_view key) const noexcept;
@@ -57,6 +60,27 @@ class OPS_TRANSFORMER_API GgufMetadata {
  private:
   std::vector<GgufEntry> entries_;
   std::vector<std::uint32_t> by_key_;
+  std::list<std::string> owned_;  // nodes keep their place when the object moves
+};
+
+/// Makes metadata of values that come from elsewhere than a GGUF file.
+class OPS_TRANSFORMER_API GgufMetadataBuilder {
+ public:
+  void add_bool(std::string key, bool value);
+  void add_u32(std::string key, std::uint32_t value);
+  void add_f32(std::string key, float value);
+  void add_string(std::string key, std::string_view value);
+  void add_i32s(std::string key, std::span<const std::int32_t> values);
+  void add_f32s(std::string key, std::span<const float> values);
+  void add_bools(std::string key, const std::vector<bool>& values);
+  void add_strings(std::string key, std::span<const std::string> values);
+  /// Throws InvalidFile where a key was added twice. The builder is empty afterwards.
+  GgufMetadata build();
+
+ private:
+  void add(std::string key, GgufType type, GgufType element_type, std::size_t length, std::string bytes);
+  std::vector<GgufEntry> entries_;
+  std::list<std::string> owned_;
 };
 
 /// Text of a value for people: control characters escaped, long strings and arrays cut after `max_len` characters.

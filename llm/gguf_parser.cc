@@ -205,7 +205,7 @@ void GgufParser::read_tensor() {
     fail(fmt::format("{} needs {} blocks of {} bytes, the file has {} bytes", part, num_blocks, info.block_bytes,
                      bytes_.size()));
   }
-  tensor.bytes = num_blocks * info.block_bytes;
+  tensor.bytes = tensor.stored_bytes = num_blocks * info.block_bytes;
   const auto offset = read<std::uint64_t>(part);
   if (offset % alignment_ != 0) {
     fail(fmt::format("{} starts at offset {}, needed a multiple of {}", part, offset, alignment_));

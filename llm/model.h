@@ -74,7 +74,7 @@ class OPS_TRANSFORMER_API Model {
   Arithmetic arithmetic_;
 };
 
-/// Loads a GGUF file. Throws InvalidFile or SystemFailure with what is wrong and where.
+/// Loads a model file (ModelFile::open). Throws InvalidFile or SystemFailure with what is wrong and where.
 OPS_TRANSFORMER_API std::unique_ptr<Model> load_model(Context& context, const std::string& path,
                                                       const LoadOptions& options = {});
 

@@ -5,17 +5,28 @@
 
 #include <algorithm>
 #include <bit>
+#include <map>
+#include <mutex>
 #include <numeric>
 #include <utility>
 
 #include "llm/gguf_parser.h"
+#include "llm/safetensors_folder.h"
 #include "llm/utf8.h"
 
 namespace ops_transformer::llm {
 
 static_assert(std::endian::native == std::endian::little, "files are read in place, on little-endian machines only");
 
-ModelFile ModelFile::open(const std::string& path) { return ModelFile(read_gguf(MappedFile::open(path))); }
+/// Tensors that were made from stored bytes, by index, until drop_pages.
+struct ModelFile::Made {
+  std::mutex mutex;
+  std::map<std::size_t, std::vector<std::byte>> tensors;
+};
+
+ModelFile ModelFile::open(const std::string& path) {
+  return ModelFile(is_safetensors_folder(path) ? read_safetensors_folder(path) : read_gguf(MappedFile::open(path)));
+}
 
 ModelFile ModelFile::from_memory(std::span<const std::byte> bytes, std::string name) {
   if (reinterpret_cast<std::uintptr_t>(bytes.data()) % 8 != 0) {
@@ -24,7 +35,12 @@ ModelFile ModelFile::from_memory(std::span<const std::byte> bytes, std::string n
   return ModelFile(read_gguf(MappedFile::borrow(bytes, std::move(name))));
 }
 
-ModelFile::ModelFile(ModelFileParts parts) : parts_(std::move(parts)), by_name_(parts_.tensors.size()) {
+ModelFile::ModelFile(ModelFile&&) noexcept = default;
+ModelFile& ModelFile::operator=(ModelFile&&) noexcept = default;
+ModelFile::~ModelFile() = default;
+
+ModelFile::ModelFile(ModelFileParts parts)
+    : parts_(std::move(parts)), by_name_(parts_.tensors.size()), made_(std::make_unique<Made>()) {
   std::iota(by_name_.begin(), by_name_.end(), 0u);
   const auto name_of = [this](std::uint32_t i) { return parts_.tensors[i].name; };
   std::ranges::sort(by_name_, {}, name_of);
@@ -52,16 +68,36 @@ const ModelTensor& ModelFile::tensor(std::string_view name) const {
   return *found;
 }
 
+std::span<const std::byte> ModelFile::data(const ModelTensor& tensor) const {
+  const auto stored = parts_.files[tensor.file].bytes().subspan(tensor.offset, tensor.stored_bytes);
+  const auto index = std::size_t(&tensor - parts_.tensors.data());
+  if (parts_.makers.empty() || !parts_.makers[index]) return stored;
+  const std::lock_guard lock(made_->mutex);
+  std::vector<std::byte>& made = made_->tensors[index];
+  if (made.empty()) {
+    std::vector<std::byte> bytes(tensor.bytes);
+    parts_.makers[index](stored, bytes);
+    made = std::move(bytes);
+  }
+  return made;
+}
+
 void ModelFile::read(const ModelTensor& tensor, std::size_t offset, std::span<std::byte> out) const {
   if (offset > tensor.bytes || out.size() > tensor.bytes - offset) {
     throw InvalidArgument(fmt::format("read: {} bytes from offset {} reach past tensor {} of {} bytes", out.size(),
                                       offset, shown(tensor.name), tensor.bytes));
   }
+  if (!parts_.makers.empty() && parts_.makers[std::size_t(&tensor - parts_.tensors.data())]) {
+    std::ranges::copy(data(tensor).subspan(offset, out.size()), out.begin());
+    return;
+  }
   parts_.files[tensor.file].read(tensor.offset + offset, out, fmt::format("tensor {}", shown(tensor.name)));
 }
 
 void ModelFile::drop_pages(const ModelTensor& tensor) const noexcept {
-  parts_.files[tensor.file].drop_pages(tensor.offset, tensor.bytes);
+  parts_.files[tensor.file].drop_pages(tensor.offset, tensor.stored_bytes);
+  const std::lock_guard lock(made_->mutex);
+  made_->tensors.erase(std::size_t(&tensor - parts_.tensors.data()));
 }
 
 }  // namespace ops_transformer::llm

@@ -4,7 +4,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <functional>
+#include <list>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,15 +27,19 @@ struct ModelTensor {
   std::size_t rank;                 // 1 … 4
   std::array<std::size_t, 4> dims;  // row-major, slowest first
   std::size_t num_elements;
-  std::size_t file;    // index of the mapped file that holds it
-  std::size_t offset;  // of the first byte, from the start of that file
   std::size_t bytes;
+  std::size_t file;          // index of the mapped file that holds it
+  std::size_t offset;        // of the first byte there, from the start of that file
+  std::size_t stored_bytes;  // there; other than `bytes` only where the tensor is made from what is stored
 
   std::span<const std::size_t> shape() const noexcept { return {dims.data(), rank}; }
   /// Rows and columns with the leading dimensions folded into the rows: what a weight matrix is packed from.
   std::size_t cols() const noexcept { return dims[rank - 1]; }
   std::size_t rows() const noexcept { return num_elements / cols(); }
 };
+
+/// Makes a tensor in GGUF's layout of its stored bytes: (stored, out).
+using TensorMaker = std::function<void(std::span<const std::byte>, std::span<std::byte>)>;
 
 /// What a reader of one format finds in a model's files.
 struct ModelFileParts {
@@ -42,22 +48,29 @@ struct ModelFileParts {
   std::vector<MappedFile> files;
   GgufMetadata metadata;
   std::vector<ModelTensor> tensors;
+  std::vector<TensorMaker> makers{};  // one for each tensor, null where it is stored as it is wanted; empty: no such
+  std::list<std::string> owned{};     // names, and bytes of borrowed files, that lie in no file
 };
 
 /// A model as it lies on disk, whatever its format: metadata under GGUF's keys, tensors under GGUF's names and in
-/// GGUF's layout. Today's format is GGUF, version 2 or 3, little-endian:
-/// https://github.com/ggml-org/ggml/blob/master/docs/gguf.md . Files are untrusted: every count, length and offset is
-/// checked against the bytes that are there before it is used; memory used is a small multiple of the number of entries
-/// that really are in the file.
+/// GGUF's layout. Formats: GGUF, version 2 or 3, little-endian
+/// (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md), and folders of safetensors as Transformers writes them
+/// (config.json, tokenizer.json, model.safetensors or its shards and their index). Files are untrusted: every count,
+/// length and offset is checked against the bytes that are there before it is used; memory used is a small multiple of
+/// the number of entries that really are in the file.
 class OPS_TRANSFORMER_API ModelFile {
  public:
-  /// Throws SystemFailure (can't be opened or mapped) or InvalidFile (names the part, what was needed, what is there).
+  /// A GGUF file; a folder, or a .safetensors file in one. Throws SystemFailure (can't be opened or mapped) or
+  /// InvalidFile (names the part, what was needed, what is there).
   static ModelFile open(const std::string& path);
   /// Reads a GGUF file that lies in memory; `bytes` must outlive the object and be aligned to 8.
   static ModelFile from_memory(std::span<const std::byte> bytes, std::string name = "memory");
 
   /// Throws InvalidFile where a tensor's name stands twice.
   explicit ModelFile(ModelFileParts parts);
+  ModelFile(ModelFile&&) noexcept;
+  ModelFile& operator=(ModelFile&&) noexcept;
+  ~ModelFile();
 
   const std::string& path() const noexcept { return parts_.path; }
   /// The format's name and version, for people.
@@ -72,21 +85,22 @@ class OPS_TRANSFORMER_API ModelFile {
   const ModelTensor* find_tensor(std::string_view name) const noexcept;
   /// The tensor; throws InvalidFile where the file has none.
   const ModelTensor& tensor(std::string_view name) const;
-  /// The tensor's bytes, rows one after another.
-  std::span<const std::byte> data(const ModelTensor& tensor) const noexcept {
-    return parts_.files[tensor.file].bytes().subspan(tensor.offset, tensor.bytes);
-  }
+  /// The tensor's bytes, rows one after another. A tensor that is stored otherwise is made now, in memory that
+  /// drop_pages frees.
+  std::span<const std::byte> data(const ModelTensor& tensor) const;
   /// Copies out.size() bytes of a tensor, from `offset` of it on, without mapping their pages: for rows that are looked
   /// up now and then. Throws InvalidArgument (past the tensor's end) or SystemFailure (the file can't be read, or was
   /// cut).
   void read(const ModelTensor& tensor, std::size_t offset, std::span<std::byte> out) const;
-  /// Gives the pages under a tensor back (a later read loads them again), so that packing a whole model never holds
-  /// file and packed weights at once. Nothing to do for a file in memory.
+  /// Gives the memory under a tensor back (a later read loads or makes it again), so that packing a whole model never
+  /// holds file and packed weights at once. What data returned for it ends here.
   void drop_pages(const ModelTensor& tensor) const noexcept;
 
  private:
+  struct Made;
   ModelFileParts parts_;
   std::vector<std::uint32_t> by_name_;
+  std::unique_ptr<Made> made_;
 };
 
 }  // namespace ops_transformer::llm

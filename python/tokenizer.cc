@@ -38,10 +38,10 @@ std::string decode_bytes(const Tokenizer& self, const std::vector<TokenId>& ids,
 }  // namespace
 
 void bind_tokenizer(nb::module_& module) {
-  nb::class_<Tokenizer>(module, "Tokenizer", "The byte-level BPE tokenizer of a GGUF file.")
+  nb::class_<Tokenizer>(module, "Tokenizer", "The byte-level BPE tokenizer of a model file.")
       .def_static(
           "load", [](const std::string& path) { return Tokenizer::from_gguf(llm::ModelFile::open(path)); }, "path"_a,
-          "Reads a GGUF file; raises InvalidFile where it has no tokenizer of this kind.")
+          "Reads a GGUF file or a folder of safetensors; raises InvalidFile where it has no tokenizer of this kind.")
       .def("encode", &encode, "text"_a, "add_special"_a = false, "parse_special"_a = false,
            R"(Token ids of a text. Any bytes will do: what is not UTF-8 is encoded byte by byte.
 

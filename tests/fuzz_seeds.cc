@@ -1,17 +1,58 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes what the fuzzers start from: `fuzz_seeds DIR` makes DIR/gguf_fuzz with small GGUF files that use every part of
-// the format. The other fuzzers find their way from nothing.
+// Writes what the fuzzers start from: `fuzz_seeds DIR` makes DIR/gguf_fuzz and DIR/safetensors_fuzz with small files
+// that use every part of the formats. The other fuzzers find their way from nothing.
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <string_view>
 
 #include "tests/support/gguf_writer.h"
 #include "tests/support/small_tokenizer.h"
+
+namespace {
+
+void write_safetensors(const std::filesystem::path& folder) {
+  using ops_transformer::test::GgufWriter;
+  std::filesystem::create_directories(folder);
+  int count = 0;
+  const auto write = [&](const std::string& bytes) {
+    std::ofstream(folder / std::to_string(count++), std::ios::binary) << bytes;
+  };
+  for (
+      const char* header :
+      {R"({"__metadata__":{"a":"b"},"t":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]}})",
+       R"({"t":{"dtype":"BF16","shape":[2],"data_offsets":[4,8]},"u":{"shape":[],"data_offsets":[0,4],"dtype":"I32"}})",
+       R"({"t":{"dtype":"X9","shape":[-1,1.5,true,null],"data_offsets":[0,8,9]}})",
+       R"({"t":{"dtype":"U8","shape":[8,0,4294967296,4294967296],"data_offsets":[0,8]},"t":[]})"}) {
+    write(GgufWriter::raw(std::uint64_t{std::string_view(header).size()}) + header + "12345678");
+  }
+  const std::string sizes = R"("hidden_size":64,"intermediate_size":96,"num_hidden_layers":2,"num_attention_heads":4,)"
+                            R"("vocab_size":300,"max_position_embeddings":512,)";
+  for (
+      const char* rest :
+      {R"("architectures":["LlamaForCausalLM"],"rope_scaling":{"type":"llama3","factor":8,"low_freq_factor":1,)"
+       R"("high_freq_factor":4,"original_max_position_embeddings":64})",
+       R"("model_type":"mistral","sliding_window":9,"num_key_value_heads":2,"rms_norm_eps":1e-5,"hidden_act":"silu")",
+       R"("model_type":"qwen2","use_sliding_window":false,"rope_scaling":{"type":"linear","factor":2.5})",
+       R"("model_type":"qwen3","head_dim":32,"rope_parameters":{"rope_type":"yarn","factor":4,"rope_theta":1e4,)"
+       R"("original_max_position_embeddings":64,"beta_fast":32,"attention_factor":1.5})",
+       R"("model_type":"gemma3_text","sliding_window":7,"layer_types":["sliding_attention","full_attention"],)"
+       R"("query_pre_attn_scalar":16,"rope_parameters":{"full_attention":{"rope_theta":5e5,"rope_type":"linear",)"
+       R"("factor":4},"sliding_attention":{"rope_theta":1e4,"rope_type":"default"}},"tie_word_embeddings":true)",
+       R"("model_type":"gemma3_text","sliding_window":7,"layer_types":["full_attention","sliding_attention"])",
+       R"("model_type":"llama","rope_scaling":{"type":"dynamic"},"partial_rotary_factor":0.5,"quantization_config":{})",
+       R"("model_type":"foo","use_bidirectional_attention":true,"a":[{"b":1},{"c":[["x"]]}],"n":-3,"s":"text","z":null)"}) {
+    write("{" + sizes + rest + "}");
+  }
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   using ops_transformer::DType;
   using ops_transformer::test::GgufWriter;
   if (argc != 2) return 2;
+  write_safetensors(std::filesystem::path(argv[1]) / "safetensors_fuzz");
   const std::filesystem::path folder = std::filesystem::path(argv[1]) / "gguf_fuzz";
   std::filesystem::create_directories(folder);
   int count = 0;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Language models from GGUF files: load, generate, look inside."""
+"""Language models from GGUF files and safetensors folders: load, generate, look inside."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Model:
         exact: bool = False,
         context: Context | None = None,
     ) -> Model:
-        """Loads a GGUF file.
+        """Loads a GGUF file, or a folder of safetensors as Transformers writes it.
 
         num_threads: a context of the model's own with that many; context: this one; neither: the
         default context. exact: f32 arithmetic on the dequantised weights and an f32 cache, to
