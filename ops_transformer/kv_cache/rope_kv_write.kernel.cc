@@ -18,16 +18,24 @@ namespace {
 template <class T>
 void normalise_head(const T* x, const float* weight, float eps, float* head, std::int64_t head_dim) noexcept {
   SquareSum squares;
-  for (std::int64_t i = 0; i < head_dim; i += kLanes) {
+  std::int64_t i = 0;
+  for (; i + 4 * kLanes <= head_dim; i += 4 * kLanes) {
+    for (int j = 0; j < 4; ++j) {
+      const F32 v = load(x + i + j * kLanes);
+      store(head + i + j * kLanes, v);
+      squares.add(j, v);
+    }
+  }
+  for (; i < head_dim; i += kLanes) {
     const int lanes = int(head_dim - i < kLanes ? head_dim - i : kLanes);
-    const F32 v = load_lanes(x + i, lanes);
-    store_lanes(head + i, v, lanes);
-    squares.add(int(i / kLanes) & 3, v);
+    const F32 v = load_first(x + i, lanes);
+    store_first(head + i, v, lanes);
+    squares.add(0, v);
   }
   const F32 factor = splat(inverse_rms(head, head_dim, squares.total(), eps));
-  for (std::int64_t i = 0; i < head_dim; i += kLanes) {
-    const int lanes = int(head_dim - i < kLanes ? head_dim - i : kLanes);
-    store_lanes(head + i, load_lanes(head + i, lanes) * factor * load_lanes(weight + i, lanes), lanes);
+  for (i = 0; i + kLanes <= head_dim; i += kLanes) store(head + i, load(head + i) * factor * load(weight + i));
+  if (const int lanes = int(head_dim - i); lanes > 0) {
+    store_first(head + i, load_first(head + i, lanes) * factor * load_first(weight + i, lanes), lanes);
   }
 }
 
