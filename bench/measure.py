@@ -23,6 +23,7 @@ from peers import Peer, PeerFailed
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BIN = ROOT / "build/release/bin"
+DEFAULT_MODEL = "smollm2"  # of every row of bars.toml that names no other
 PROMPT = "What is the capital of France?"
 # What our command makes of the prompt, so that the peer reads the same tokens.
 TEMPLATED_PROMPT = ("<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
@@ -45,6 +46,10 @@ def run_ours(spec: dict, model: str, threads: int) -> float:
     return float(value)
 
 
+def model_of(spec: dict) -> str:
+    return spec.get("model", DEFAULT_MODEL)
+
+
 def run_peer(peer: Peer, spec: dict) -> float:
     request = {key: value.format(templated_prompt=TEMPLATED_PROMPT) if isinstance(value, str) else value
                for key, value in spec["task"].items()}
@@ -64,43 +69,64 @@ class ModelBytes:
     def __init__(self, model: str):
         import gguf
         reader = gguf.GGUFReader(model)
-        field = lambda name: int(reader.fields[f"llama.{name}"].contents())
+        architecture = reader.fields["general.architecture"].contents()
+
+        def field(name: str, default: int = 0) -> int:
+            key = f"{architecture}.{name}"
+            return int(reader.fields[key].contents()) if key in reader.fields else default
+
         matrices = [t for t in reader.tensors if len(t.shape) == 2]
         tied = not any(t.name == "output.weight" for t in matrices)
         self.file = os.path.getsize(model)
         self.weights = sum(int(t.n_bytes) for t in matrices if tied or t.name != "token_embd.weight")
-        head_dim = field("embedding_length") // field("attention.head_count")
-        values_per_token = 2 * field("block_count") * field("attention.head_count_kv") * head_dim
-        self.kv_per_token = 2 * values_per_token  # bf16
+        head_dim = field("attention.key_length", field("embedding_length") // field("attention.head_count"))
+        values_per_token = 2 * field("attention.head_count_kv") * head_dim  # of one layer
+        self.kv_per_layer, self.num_layers = 2 * values_per_token, field("block_count")  # bf16
+        self.window = field("attention.sliding_window")
+        global_every = field("attention.sliding_window_pattern", 6) if architecture == "gemma3" else 0
+        self.global_layers = self.num_layers // global_every if global_every else 0 if self.window else self.num_layers
+
+    @property
+    def kv_per_token(self) -> int:
+        return self.num_layers * self.kv_per_layer
+
+    def kv_read(self, depth: int) -> int:
+        """What a token reads of the cache behind `depth` others."""
+        local = (self.num_layers - self.global_layers) * min(depth, self.window or depth)
+        return (self.global_layers * depth + local) * self.kv_per_layer
 
 
 def measure(bars: dict, options) -> tuple[dict, dict, dict]:
     """Samples by name, the pure read beside each of ours, and versions by peer; a peer that fails has no samples."""
     peers, samples, reads = {}, collections.defaultdict(list), collections.defaultdict(list)
 
-    def drop(peer_name: str, failure: PeerFailed) -> None:
-        print(f"without {peer_name}: {failure}", file=sys.stderr)
-        peers.pop(peer_name, None)
-        for name in bars["peer"][peer_name]:
-            samples.pop(f"{peer_name}.{name}", None)
+    def drop(key: tuple[str, str], failure: PeerFailed) -> None:
+        print(f"without {' on '.join(key)}: {failure}", file=sys.stderr)
+        peers.pop(key, None)
+        for name, spec in bars["peer"][key[0]].items():
+            if model_of(spec) == key[1]:
+                samples.pop(f"{key[0]}.{name}", None)
 
     def ask(peer_name: str, name: str) -> None:
-        if peer_name in peers and name in bars["peer"][peer_name]:
+        spec = bars["peer"][peer_name].get(name)
+        key = (peer_name, model_of(spec or {}))
+        if spec and key in peers:
             try:
-                samples[f"{peer_name}.{name}"].append(run_peer(peers[peer_name], bars["peer"][peer_name][name]))
+                samples[f"{peer_name}.{name}"].append(run_peer(peers[key], spec))
             except PeerFailed as failure:
-                drop(peer_name, failure)
+                drop(key, failure)
 
-    for peer_name in bars["peer"]:
+    # One process for each model that a peer runs.
+    for key in sorted({(peer_name, model_of(spec)) for peer_name, tasks in bars["peer"].items() for spec in tasks.values()}):
         try:
-            peers[peer_name] = Peer(peer_name, options.peers_python, options.model, options.threads)
+            peers[key] = Peer(key[0], options.peers_python, options.models[key[1]], options.threads)
         except PeerFailed as failure:
-            drop(peer_name, failure)
+            drop(key, failure)
     for round_number in range(options.rounds):
         print(f"round {round_number + 1} of {options.rounds}", file=sys.stderr)
         for name, spec in bars["ours"].items():
             reads[name].append(machine_peaks("read")["read_bytes_per_second"])
-            samples[name].append(run_ours(spec, options.model, options.threads))
+            samples[name].append(run_ours(spec, options.models[model_of(spec)], options.threads))
             for peer_name in bars["peer"]:
                 ask(peer_name, name)
         for peer_name, tasks in bars["peer"].items():
@@ -109,7 +135,7 @@ def measure(bars: dict, options) -> tuple[dict, dict, dict]:
                     ask(peer_name, name)
     for peer in peers.values():
         peer.close()
-    return samples, reads, {name: peer.versions for name, peer in peers.items()}
+    return samples, reads, {peer_name: peer.versions for (peer_name, _), peer in peers.items()}
 
 
 def judge(bar: dict, samples: dict, reads: dict, size: ModelBytes) -> dict:
@@ -130,7 +156,7 @@ def judge(bar: dict, samples: dict, reads: dict, size: ModelBytes) -> dict:
     met = None if value is None else (value <= bar["bar"] if lower else value >= bar["bar"])
     share = None
     if "share_of_read" in bar:
-        token = size.weights + bar["share_of_read"]["depth"] * size.kv_per_token
+        token = size.weights + size.kv_read(bar["share_of_read"]["depth"])
         # Each against the read just before it: the machine's memory changes its speed within a run.
         share = statistics.median(rate * token / read for rate, read in zip(samples[bar["ours"]], reads[bar["ours"]]))
         if share >= bar["share_of_read"]["bar"]:
@@ -144,11 +170,11 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def report(bars: dict, samples: dict, reads: dict, versions: dict, peaks: dict, size: ModelBytes, options) -> str:
+def report(bars: dict, samples: dict, reads: dict, versions: dict, peaks: dict, sizes: dict, options) -> str:
     all_reads = [read for beside in reads.values() for read in beside] or [peaks["read_bytes_per_second"]]
     rows = []
     for bar in bars["bar"]:
-        row = judge(bar, samples, reads, size)
+        row = judge(bar, samples, reads, sizes[model_of(bars["ours"].get(bar.get("ours"), {}))])
         sign = "≤" if bar.get("better") == "lower" else "≥"
         share = f"{row['share']:.0%}" if row["share"] is not None else ""
         verdict = {True: "yes", False: "**no**", None: "not measured"}[row["met"]]
@@ -170,8 +196,9 @@ def report(bars: dict, samples: dict, reads: dict, versions: dict, peaks: dict, 
         "",
         f"- {datetime.date.today():%d %B %Y}, commit {commit.strip()}, {compiler}",
         f"- CPU: {cpu}, {options.threads} threads",
-        f"- Model: {os.path.basename(options.model)} ({size.file / 1e6:.0f} MB; decoding reads {size.weights / 1e6:.0f} MB"
-        f" of weights and {size.kv_per_token / 1e3:.0f} kB of cache for each token before)",
+        *(f"- Model: {os.path.basename(options.models[name])} ({size.file / 1e6:.0f} MB; decoding reads "
+          f"{size.weights / 1e6:.0f} MB of weights and {size.kv_per_token / 1e3:.0f} kB of cache for each token before"
+          f"{f', {size.window} of them in local layers' if size.window else ''})" for name, size in sizes.items()),
         f"- Peers: {', '.join(peer_versions) or 'none installed'}",
         f"- Machine's peaks, measured beside: f32 {giga('f32_operations_per_second')}, bf16 "
         f"{giga('bf16_operations_per_second')} GFLOP/s, int8 {giga('int8_operations_per_second')} GOP/s (register-blocked"
@@ -188,15 +215,24 @@ def report(bars: dict, samples: dict, reads: dict, versions: dict, peaks: dict, 
     return "\n".join(lines)
 
 
+def named_file(argument: str) -> tuple[str, str]:
+    name, separator, file = argument.partition("=")
+    if not separator:
+        raise argparse.ArgumentTypeError(f"'{argument}' must be NAME=FILE")
+    return name, file
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", required=True)
+    parser.add_argument("--model", dest="models", action="append", required=True, metavar="NAME=FILE", type=named_file,
+                        help="a model that rows of bars.toml name, once for each")
     parser.add_argument("--threads", type=int, default=ops_transformer.Context().num_threads)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--peers-python", required=True, help="interpreter that has the peers installed")
     parser.add_argument("--only", nargs="*", default=[], help="measure the bars whose `what` holds one of these words")
     parser.add_argument("--output", help="file of the report, - to print it (default: docs/performance.md; - with --only)")
     options = parser.parse_args()
+    options.models = dict(options.models)
     os.environ["OPS_TRANSFORMER_NUM_THREADS"] = str(options.threads)  # for those that take no option: peaks, base_bench
     with open(ROOT / "bench/bars.toml", "rb") as file:
         bars = tomllib.load(file)
@@ -207,10 +243,14 @@ def main() -> int:
         used = {bar.get("peer", bar.get("peer_alone")) for bar in bars["bar"]}
         bars["peer"] = {peer: kept for peer, tasks in bars["peer"].items()
                         if (kept := {name: spec for name, spec in tasks.items() if f"{peer}.{name}" in used})}
+    used_models = {model_of(spec) for tasks in (bars["ours"], *bars["peer"].values()) for spec in tasks.values()}
+    if missing := used_models - options.models.keys():
+        parser.error(f"no --model for {', '.join(sorted(missing))}")
     peaks = machine_peaks()
     samples, reads, versions = measure(bars, options)
     peaks = {name: max(value, peaks[name]) for name, value in machine_peaks().items()}  # before and after
-    text = report(bars, samples, reads, versions, peaks, ModelBytes(options.model), options)
+    sizes = {name: ModelBytes(file) for name, file in options.models.items()}
+    text = report(bars, samples, reads, versions, peaks, sizes, options)
     output = options.output or ("-" if options.only else ROOT / "docs/performance.md")
     if output == "-":
         print(text)

@@ -8,7 +8,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 scripts/install.sh
 scripts/build.sh
-model=$(scripts/get_model.sh)
+smollm2=$(scripts/get_model.sh)
+gemma3=$(scripts/get_model.sh gemma3)
 if [[ -z ${PEERS_PYTHON:-} ]]; then
   PEERS_PYTHON=.peers/bin/python
   scripts/make_environment.sh .peers peers
@@ -18,4 +19,4 @@ mkdir -p build/package_alone
 package=$(.venv/bin/python -c 'import ops_transformer, os; print(os.path.dirname(ops_transformer.__file__))')
 ln -sfn "$package" build/package_alone/ops_transformer
 export PYTHONPATH=$PWD/build/package_alone
-exec .venv/bin/python bench/measure.py --model "$model" --peers-python "$PEERS_PYTHON" "$@"
+exec .venv/bin/python bench/measure.py --model "smollm2=$smollm2" --model "gemma3=$gemma3" --peers-python "$PEERS_PYTHON" "$@"
