@@ -105,15 +105,16 @@ __attribute__((always_inline)) inline std::int64_t out_offset(const AttentionArg
 struct SoftmaxPlaces {
   float *lse, *max, *sum;
 };
+__attribute__((always_inline)) inline float* row_output(const RowOutput& rows, std::int64_t offset,
+                                                        RowPlace place) noexcept {
+  if (!rows.data) return nullptr;
+  return rows.data + offset + place.query * rows.row_stride + place.head * rows.head_stride;
+}
 __attribute__((always_inline)) inline SoftmaxPlaces softmax_places(const AttentionArgs& args,
                                                                    const AttentionSequence& sequence,
                                                                    RowPlace place) noexcept {
-  const auto at = [place](const RowOutput& rows, std::int64_t offset) -> float* {
-    if (!rows.data) return nullptr;
-    return rows.data + offset + place.query * rows.row_stride + place.head * rows.head_stride;
-  };
-  return {at(args.lse, sequence.lse_offset), at(args.softmax_max, sequence.max_offset),
-          at(args.softmax_sum, sequence.sum_offset)};
+  return {row_output(args.lse, sequence.lse_offset, place), row_output(args.softmax_max, sequence.max_offset, place),
+          row_output(args.softmax_sum, sequence.sum_offset, place)};
 }
 
 struct KeyRange {

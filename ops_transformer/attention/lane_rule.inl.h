@@ -19,16 +19,20 @@ struct LaneRows {
   }
 };
 
+#if defined(OPS_TRANSFORMER_SIMD_512)
+OPS_TRANSFORMER_INLINE __m128i load_16_bytes(const std::byte* p) noexcept {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+}
+#endif
 // 16 bytes of each lane's row: dwords[d] lane i is dword d of row i. p[i]: where row i stands.
 OPS_TRANSFORMER_INLINE void load_quads(const std::byte* const (&p)[kLanes], F32 (&dwords)[4]) noexcept {
   F32 pieces[4];  // piece r: the rows r, r + 4, ... side by side
   for (int r = 0; r < 4; ++r) {
 #if defined(OPS_TRANSFORMER_SIMD_512)
-    const auto row = [&p, r](int i) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p[4 * i + r])); };
-    __m512i piece = _mm512_castsi128_si512(row(0));
-    piece = _mm512_inserti32x4(piece, row(1), 1);
-    piece = _mm512_inserti32x4(piece, row(2), 2);
-    pieces[r] = (F32)_mm512_inserti32x4(piece, row(3), 3);
+    __m512i piece = _mm512_castsi128_si512(load_16_bytes(p[r]));
+    piece = _mm512_inserti32x4(piece, load_16_bytes(p[4 + r]), 1);
+    piece = _mm512_inserti32x4(piece, load_16_bytes(p[8 + r]), 2);
+    pieces[r] = (F32)_mm512_inserti32x4(piece, load_16_bytes(p[12 + r]), 3);
 #else
     for (int i = 0; i < kLanes / 4; ++i)
       __builtin_memcpy(reinterpret_cast<std::byte*>(&pieces[r]) + 16 * i, p[4 * i + r], 16);
