@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/variant.h>
 
 #include <algorithm>
 #include <list>
 #include <memory>
 #include <tuple>
+#include <variant>
 
 #include "ops_transformer/base/validate.h"
 #include "ops_transformer/posembedding/rope.h"
@@ -20,6 +23,13 @@ using namespace nb::literals;
 
 constexpr std::string_view kOp = "rotary_embedding";
 constexpr std::size_t kMaxTables = 8;
+
+using AnyScaling = std::variant<NtkScaling, Llama3Scaling, YarnScaling>;
+
+RopeScaling scaling_of(const std::optional<AnyScaling>& scaling) {
+  if (!scaling) return std::monostate();
+  return std::visit([](const auto& one) { return RopeScaling(one); }, *scaling);
+}
 
 /// The tokens of one sequence of [batch, heads, seq, head_dim] as [seq, heads, head_dim].
 template <class View>
@@ -44,7 +54,7 @@ ConstTensorView positions_of(const ConstTensorView& positions, std::int64_t sequ
 
 ArrayOfKind rotate(const ArrayOfKind& q, const ArrayArgument& positions, std::optional<std::int64_t> rotary_dim,
                    double theta, bool interleaved, const std::optional<ArrayOfKind>& out, double position_scale,
-                   Context* context) {
+                   const std::optional<AnyScaling>& scaling, Context* context) {
   const Input x = import_input(kOp, "q", q), at = import_input(kOp, "positions", positions);
   const auto shape = x.view.shape();
   if (shape.size() != 3 && shape.size() != 4) {
@@ -60,7 +70,8 @@ ArrayOfKind rotate(const ArrayOfKind& q, const ArrayArgument& positions, std::op
   const auto table = table_for({.rotary_dim = rotary_dim.value_or(shape.back()),
                                 .theta = theta,
                                 .style = interleaved ? RopeStyle::interleaved : RopeStyle::half_split,
-                                .position_scale = position_scale});
+                                .position_scale = position_scale,
+                                .scaling = scaling_of(scaling)});
   const Output result = output_or_new(kOp, "out", out, x, x.view.dtype(), shape);
   check_same_shape(kOp, "out", result.view, shape);
   Context& on = context_or_default(context);
@@ -83,9 +94,9 @@ ArrayOfKind rotate(const ArrayOfKind& q, const ArrayArgument& positions, std::op
 }  // namespace
 
 std::shared_ptr<const RopeTable> table_for(const RopeOptions& options) {
-  using Key = std::tuple<std::int64_t, double, RopeStyle, double>;
+  using Key = std::tuple<std::int64_t, double, RopeStyle, double, RopeScaling>;
   static std::list<std::pair<Key, std::shared_ptr<const RopeTable>>> latest_first;
-  const Key key(options.rotary_dim, options.theta, options.style, options.position_scale);
+  const Key key(options.rotary_dim, options.theta, options.style, options.position_scale, options.scaling);
   const auto found = std::ranges::find(latest_first, key, [](const auto& entry) { return entry.first; });
   if (found != latest_first.end()) {
     latest_first.splice(latest_first.begin(), latest_first, found);
@@ -96,10 +107,57 @@ std::shared_ptr<const RopeTable> table_for(const RopeOptions& options) {
   return latest_first.front().second;
 }
 
+namespace {
+
+void bind_scalings(nb::module_& module) {
+  nb::class_<NtkScaling>(module, "NtkScaling",
+                         "NTK-aware RoPE scaling: theta becomes theta * factor^(d / (d - 2)), d = rotary_dim.")
+      .def(
+          "__init__", [](NtkScaling* self, double factor) { new (self) NtkScaling{factor}; }, "factor"_a)
+      .def_ro("factor", &NtkScaling::factor);
+  nb::class_<Llama3Scaling>(module, "Llama3Scaling",
+                            R"(Llama 3.1's RoPE scaling: slow pairs turn factor times slower.
+
+Slow: fewer than low_frequency_factor turns in the original context; pairs of more than
+high_frequency_factor turns stay as they are, those between are a blend.)")
+      .def(
+          "__init__",
+          [](Llama3Scaling* self, double factor, double low, double high, std::int64_t original_context_len) {
+            new (self) Llama3Scaling{factor, low, high, original_context_len};
+          },
+          "factor"_a = 8.0, "low_frequency_factor"_a = 1.0, "high_frequency_factor"_a = 4.0,
+          "original_context_len"_a = 8192)
+      .def_ro("factor", &Llama3Scaling::factor)
+      .def_ro("low_frequency_factor", &Llama3Scaling::low_frequency_factor)
+      .def_ro("high_frequency_factor", &Llama3Scaling::high_frequency_factor)
+      .def_ro("original_context_len", &Llama3Scaling::original_context_len);
+  nb::class_<YarnScaling>(module, "YarnScaling",
+                          R"(YaRN (Peng et al., 2023): pairs by their turns in the original context.
+
+At least beta_fast turns: as they are; beta_slow or fewer: factor times slower; a blend between.
+cos and sin are multiplied by attention_factor; None: 0.1 ln(factor) + 1.)")
+      .def(
+          "__init__",
+          [](YarnScaling* self, double factor, std::int64_t original_context_len, double beta_fast, double beta_slow,
+             std::optional<double> attention_factor) {
+            new (self) YarnScaling{factor, original_context_len, beta_fast, beta_slow, attention_factor};
+          },
+          "factor"_a, "original_context_len"_a, "beta_fast"_a = 32.0, "beta_slow"_a = 1.0,
+          "attention_factor"_a = nb::none())
+      .def_ro("factor", &YarnScaling::factor)
+      .def_ro("original_context_len", &YarnScaling::original_context_len)
+      .def_ro("beta_fast", &YarnScaling::beta_fast)
+      .def_ro("beta_slow", &YarnScaling::beta_slow)
+      .def_ro("attention_factor", &YarnScaling::attention_factor);
+}
+
+}  // namespace
+
 void bind_posembedding(nb::module_& module) {
+  bind_scalings(module);
   module.def("rotary_embedding", &rotate, "q"_a, "positions"_a, "rotary_dim"_a = nb::none(), "theta"_a = 10000.0,
              "interleaved"_a = false, "out"_a = nb::none(), nb::kw_only(), "position_scale"_a = 1.0,
-             "context"_a = nb::none(),
+             "scaling"_a = nb::none(), "context"_a = nb::none(),
              R"(Rotary position embedding (Su et al., 2021), of queries or keys.
 
 q [batch, heads, seq, head_dim] with positions [seq] or [batch, seq], or packed q [tokens, heads,
@@ -107,7 +165,8 @@ head_dim] with positions [tokens]; f32, bf16 or f16, last dimension contiguous; 
 int64, also negative; out as q, and may be q itself. rotary_dim: how many of the leading dimensions
 turn (even), the rest is copied; None: all. Pair i turns by position * theta^(-2i / rotary_dim)
 radians. Pairs are (i, i + rotary_dim / 2), as in Hugging Face models, or with interleaved (2i,
-2i + 1), as in GGUF's llama. Positions are divided by position_scale.)");
+2i + 1), as in GGUF's llama. Positions are divided by position_scale (linear scaling); scaling is an
+NtkScaling, Llama3Scaling or YarnScaling.)");
 }
 
 }  // namespace ops_transformer::python

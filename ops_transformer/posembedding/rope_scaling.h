@@ -17,6 +17,8 @@ namespace ops_transformer {
 /// `factor` times slower and the fastest one as before. d >= 4.
 struct NtkScaling {
   double factor = 1.0;  // >= 1
+
+  bool operator==(const NtkScaling&) const = default;
 };
 
 /// Llama 3.1 (Grattafiori et al., 2024): a pair that turns less than low_frequency_factor times in the original context
@@ -26,6 +28,8 @@ struct Llama3Scaling {
   double low_frequency_factor = 1.0;
   double high_frequency_factor = 4.0;  // above the low one
   std::int64_t original_context_len = 8192;
+
+  bool operator==(const Llama3Scaling&) const = default;
 };
 
 /// YaRN (Peng et al., 2023): pairs that turn at least beta_fast times in the original context keep f, those that turn
@@ -38,6 +42,7 @@ struct OPS_TRANSFORMER_API YarnScaling {
   std::optional<double> attention_factor{};  // unset: default_attention_factor
 
   double default_attention_factor() const;  // 0.1 ln(factor) + 1
+  bool operator==(const YarnScaling&) const = default;
 };
 
 using RopeScaling = std::variant<std::monostate, NtkScaling, Llama3Scaling, YarnScaling>;

@@ -4,6 +4,7 @@ import pytest
 import references
 from hypothesis import given
 from hypothesis import strategies as st
+from reference_model import yarn
 
 import ops_transformer as ops
 
@@ -79,6 +80,29 @@ def test_strides_and_out(rng):
     before = x.copy()
     assert ops.rotary_embedding(x, np.arange(7), out=x) is x
     check(x, before, np.arange(7), 16)
+
+
+def test_scalings():
+    """Against Transformers' formulas, by what a unit vector turns to."""
+    dim, theta, positions = 64, 5e5, np.array([0, 1, 700, 5000, 100000])
+    plain = theta ** (-np.arange(0, dim, 2) / dim)
+    turns = 8192 * plain / (2 * np.pi)
+    kept = np.clip((turns - 1) / 3, 0, 1)
+    scalings = [
+        (ops.NtkScaling(4.0), (theta * 4.0 ** (dim / (dim - 2))) ** (-np.arange(0, dim, 2) / dim), 1.0),
+        (ops.Llama3Scaling(), kept * plain + (1 - kept) * plain / 8, 1.0),
+        (ops.YarnScaling(4.0, 4096), *yarn(theta, dim, 4.0, 4096)),
+        (ops.YarnScaling(4.0, 4096, attention_factor=1.0), yarn(theta, dim, 4.0, 4096)[0], 1.0),
+    ]
+    x = np.zeros((len(positions), 1, dim), np.float32)
+    x[..., : dim // 2] = 1
+    for scaling, frequencies, amplitude in scalings:
+        out = ops.rotary_embedding(x, positions, theta=theta, scaling=scaling)[:, 0]
+        expected = amplitude * np.exp(1j * positions[:, None] * frequencies)
+        np.testing.assert_allclose(out[:, : dim // 2], expected.real, rtol=0, atol=1.2e-6)
+        np.testing.assert_allclose(out[:, dim // 2 :], expected.imag, rtol=0, atol=1.2e-6)
+    with pytest.raises(ValueError, match="yarn.original_context_len is 0"):
+        ops.rotary_embedding(x, positions, scaling=ops.YarnScaling(2.0, 0))
 
 
 def test_many_tables(rng):
