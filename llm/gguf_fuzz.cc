@@ -3,6 +3,7 @@
 // needs: llm/utf8.cc
 // needs: llm/safetensors_folder.cc llm/safetensors.cc llm/hf_config.cc llm/hf_tensors.cc llm/hf_tokenizer.cc
 // needs: llm/json_file.cc llm/gguf_metadata_builder.cc ops_transformer/posembedding/rope_scaling.cc
+// needs: ops_transformer/base/validate.cc ops_transformer/base/tensor_view.cc
 #include <cstdio>
 #include <cstdlib>
 #include <functional>

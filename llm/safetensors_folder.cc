@@ -78,6 +78,15 @@ std::vector<HfTensor> read_weights(const fs::path& folder, ModelFileParts& parts
   return tensors;
 }
 
+/// Before the number of rows sizes anything.
+void check_vocabulary(const JsonObject& config, const HfModel& model, const ModelFileParts& parts) {
+  const auto embedding = std::ranges::find(parts.tensors, "token_embd.weight", &ModelTensor::name);
+  if (std::int64_t(embedding->rows()) != model.vocab_size) {
+    config.refuse("vocab_size",
+                  fmt::format("is {}, but the embedding has {} rows", model.vocab_size, embedding->rows()));
+  }
+}
+
 }  // namespace
 
 bool is_safetensors_folder(const std::string& path) {
@@ -95,9 +104,10 @@ ModelFileParts read_safetensors_folder(const std::string& path) {
   GgufMetadataBuilder metadata;
   const HfModel model = read_hf_config(config, metadata);
   metadata.add_string("general.name", fs::canonical(folder).filename().string());
+  add_hf_tensors(model, read_weights(folder, parts), parts);
+  check_vocabulary(config, model, parts);
   add_hf_tokenizer(folder, config, model, metadata);
   parts.metadata = metadata.build();
-  add_hf_tensors(model, read_weights(folder, parts), parts);
   parts.format = fmt::format("safetensors ({} {})", parts.files.size(), parts.files.size() == 1 ? "file" : "files");
   return parts;
 }

@@ -136,8 +136,8 @@ def test_refusals(llama, tmp_path):
     refused("quantization_config", quantization_config={"quant_method": "gptq"})
     refused("rope_type", "longrope", rope_scaling={"rope_type": "longrope"})
     refused("hidden_act", "relu", hidden_act="relu")
-    refused("tokenizer.json", "100", vocab_size=100)
-    refused("299", "300", vocab_size=299)
+    for size in (100, 299, 2**31 - 1):
+        refused(f"vocab_size is {size}", "300 rows", vocab_size=size)
     refused("self_attn.q_proj.weight", "128", "256", num_attention_heads=8)
     (folder / "config.json").write_text("[" * 100000)
     assert command("inspect", "--model", folder).returncode == BAD_FILE
