@@ -35,7 +35,9 @@ def test_every_operator_takes_out_and_context():
     assert operators
     for operator in operators:
         names = {a.arg for a in [*operator.args.args, *operator.args.kwonlyargs]}
-        assert {"out", "context"} <= names, operator.name
+        # A conversion on the caller's thread.
+        needed = {"out"} if operator.name == "dequantise" else {"out", "context"}
+        assert needed <= names, operator.name
 
 
 def test_one_library():
