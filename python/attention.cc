@@ -106,7 +106,8 @@ std::pair<Output, std::optional<Output>> attend(
     const std::optional<Band>& band, const Offsets& prefix_lens, const std::optional<ArrayArgument>& visible,
     const std::optional<ArrayArgument>& tree, const std::optional<ArrayArgument>& bias, bool bias_before_scale,
     float logit_soft_cap, const std::vector<float>& alibi_slopes, const std::vector<float>& sinks,
-    const Offsets& q_offsets, const Offsets& kv_offsets, const std::optional<ArrayArgument>& softmax_max,
+    const std::optional<ArrayArgument>& dropout_mask, float keep_prob, const Offsets& q_offsets,
+    const Offsets& kv_offsets, const std::optional<ArrayArgument>& softmax_max,
     const std::optional<ArrayArgument>& softmax_sum, bool return_lse, Context* context) {
   const Tensors t(kOp, query, key, value, num_heads, layout, out);
   FlashAttentionOptions options{.mask = causal ? Mask::causal : Mask::none,
@@ -115,14 +116,17 @@ std::pair<Output, std::optional<Output>> attend(
                                 .bias_before_scale = bias_before_scale,
                                 .logit_soft_cap = logit_soft_cap,
                                 .alibi_slopes = alibi_slopes,
+                                .keep_prob = keep_prob,
                                 .sinks = sinks};
   set_window(options, window, band);
   if (prefix_lens) options.prefix_lens = *prefix_lens;
   const auto visible_array = import_input(kOp, "visible", visible), tree_array = import_input(kOp, "tree", tree),
-             bias_array = import_input(kOp, "bias", bias);
+             bias_array = import_input(kOp, "bias", bias),
+             dropout_array = import_input(kOp, "dropout_mask", dropout_mask);
   if (visible_array) options.visible = visible_array->view;
   if (tree_array) options.tree = tree_array->view;
   if (bias_array) options.bias = bias_array->view;
+  if (dropout_array) options.dropout_mask = dropout_array->view;
   std::optional<Output> lse, largest, sums;
   if (return_lse) options.lse = lse.emplace(new_array(t.q_array, DType::f32, lse_shape(t.q, t.layout).span())).view;
   if (softmax_max) options.softmax_max = largest.emplace(import_output(kOp, "softmax_max", *softmax_max)).view;
@@ -157,12 +161,13 @@ void def_flash_attention(nb::module_& module, const ReturnLse& return_lse, const
          const std::optional<Band>& band, const Offsets& prefix_lens, const std::optional<ArrayArgument>& visible,
          const std::optional<ArrayArgument>& tree, const std::optional<ArrayArgument>& bias, bool bias_before_scale,
          float logit_soft_cap, const std::vector<float>& alibi_slopes, const std::vector<float>& sinks,
-         const Offsets& q_offsets, const Offsets& kv_offsets, const std::optional<ArrayArgument>& softmax_max,
+         const std::optional<ArrayArgument>& dropout_mask, float keep_prob, const Offsets& q_offsets,
+         const Offsets& kv_offsets, const std::optional<ArrayArgument>& softmax_max,
          const std::optional<ArrayArgument>& softmax_sum, const Literal<kReturnLse>&, Context* context) {
         const auto [result, lse] =
             attend(query, key, value, causal, softmax_scale, window, out, num_heads, layout, align, band, prefix_lens,
-                   visible, tree, bias, bias_before_scale, logit_soft_cap, alibi_slopes, sinks, q_offsets, kv_offsets,
-                   softmax_max, softmax_sum, kReturnLse, context);
+                   visible, tree, bias, bias_before_scale, logit_soft_cap, alibi_slopes, sinks, dropout_mask, keep_prob,
+                   q_offsets, kv_offsets, softmax_max, softmax_sum, kReturnLse, context);
         if constexpr (kReturnLse) {
           return Result(nb::make_tuple(result.source, lse->source));
         } else {
@@ -173,9 +178,9 @@ void def_flash_attention(nb::module_& module, const ReturnLse& return_lse, const
       "out"_a = nb::none(), nb::kw_only(), "num_heads"_a = nb::none(), "layout"_a = nb::none(), "align"_a = "last",
       "band"_a = nb::none(), "prefix_lens"_a = nb::none(), "visible"_a = nb::none(), "tree"_a = nb::none(),
       "bias"_a = nb::none(), "bias_before_scale"_a = false, "logit_soft_cap"_a = 0.0f,
-      "alibi_slopes"_a = std::vector<float>(), "sinks"_a = std::vector<float>(), "q_offsets"_a = nb::none(),
-      "kv_offsets"_a = nb::none(), "softmax_max"_a = nb::none(), "softmax_sum"_a = nb::none(), return_lse,
-      "context"_a = nb::none(), extra...);
+      "alibi_slopes"_a = std::vector<float>(), "sinks"_a = std::vector<float>(), "dropout_mask"_a = nb::none(),
+      "keep_prob"_a = 1.0f, "q_offsets"_a = nb::none(), "kv_offsets"_a = nb::none(), "softmax_max"_a = nb::none(),
+      "softmax_sum"_a = nb::none(), return_lse, "context"_a = nb::none(), extra...);
 }
 
 }  // namespace
@@ -200,7 +205,8 @@ visible, that broadcast to [batch, num_q_heads, q_len, kv_len]. tree: booleans [
 q_len] over the last q_len keys. bias: added to the scores, broadcasts as visible; -inf hides;
 bias_before_scale: scale * (q k + bias). logit_soft_cap: cap * tanh(score / cap). alibi_slopes, one a
 query head: minus slope * |p - key|. sinks, one a query head: a score that joins the sum without a
-value. For TND visible and bias broadcast to [num_q_heads, total_q, n], tree is [total_q, n].
+value. dropout_mask: uint8 that broadcasts to [batch, num_q_heads, q_len, ceil(kv_len / 8)], bit key % 8 of
+byte key / 8 set: the weight is kept, divided by keep_prob. For TND visible and bias broadcast to [num_q_heads, total_q, n], tree is [total_q, n].
 
 softmax_scale None: 1 / sqrt(head_dim). A query that sees no key gives 0, and lse -inf. return_lse
 adds log(sum(exp(scores))), natural log, [batch, num_q_heads, q_len] ([total_q, num_q_heads] for TND)

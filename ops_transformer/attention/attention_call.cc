@@ -56,11 +56,13 @@ void check_sums(const AttentionCall& call) {
 // The outputs overlap neither each other nor an input, and each of their elements has its own place.
 void check_outputs(const AttentionCall& call) {
   const FlashAttentionOptions& options = call.options;
-  std::array<std::pair<const char*, const ConstTensorView*>, 6> inputs{
+  std::array<std::pair<const char*, const ConstTensorView*>, 7> inputs{
       {{"q", &call.q}, {call.kv_axes.batched != call.q_axes.batched ? "k pages" : "k", &call.k}, {"v", &call.v}}};
   std::size_t num_inputs = 3;
-  for (const auto& [name, view] :
-       {std::pair{"bias", &options.bias}, {"visible", &options.visible}, {"tree", &options.tree}}) {
+  for (const auto& [name, view] : {std::pair{"bias", &options.bias},
+                                   {"visible", &options.visible},
+                                   {"dropout_mask", &options.dropout_mask},
+                                   {"tree", &options.tree}}) {
     if (*view) inputs[num_inputs++] = {name, &**view};
   }
   std::array<std::pair<const char*, ConstTensorView>, 4> outputs{{{"out", call.out}}};
@@ -154,6 +156,15 @@ void check_grids(const AttentionCall& call) {
   if (options.visible) {
     check_dtype(call.op, "visible", *options.visible, {DType::boolean});
     check_grid(call, "visible", *options.visible, call.num_q_heads(), num_keys);
+  }
+  if (options.dropout_mask) {
+    check_dtype(call.op, "dropout_mask", *options.dropout_mask, {DType::u8});
+    check_grid(call, "dropout_mask", *options.dropout_mask, call.num_q_heads(), (num_keys + 7) / 8);
+  } else if (options.keep_prob != 1.0f) {
+    invalid(call.op, fmt::format("keep_prob is {} and needs dropout_mask", options.keep_prob));
+  }
+  if (!(options.keep_prob > 0.0f) || options.keep_prob > 1.0f) {
+    invalid(call.op, fmt::format("keep_prob is {}, must be over 0 and at most 1", options.keep_prob));
   }
   if (!options.tree) return;
   if (options.visible) invalid(call.op, "tree and visible are both given, give one of them");
@@ -284,6 +295,8 @@ AttentionArgs AttentionCall::args() const {
   // Not 0: a masked score is -inf, and 0 * -inf is NaN.
   args.score_scale = std::max(1e-30f, float(std::abs(scale) * kLog2E));
   if (!options.sinks.empty()) args.sinks = options.sinks.data();
+  if (options.dropout_mask) args.dropout = grid_of(*options.dropout_mask);
+  args.keep_scale = 1.0f / options.keep_prob;
   args.rope = rope;
   if (positions) {
     args.positions = positions->data();
@@ -325,6 +338,7 @@ void AttentionCall::place_rows(AttentionSequence& sequence, std::int64_t b, std:
     sequence.visible_offset = cells(tree_grid(*this));
     sequence.visible_first_key = sequence.kv_len - sequence.q_len;
   }
+  if (options.dropout_mask) sequence.dropout_offset = cells(*options.dropout_mask);
   if (positions) sequence.positions_offset = b * positions->stride(0);
   sequence.first_position = options.align == MaskAlign::first ? 0 : sequence.kv_len - sequence.q_len;
   if (std::size_t(b) < options.prefix_lens.size()) sequence.prefix_len = options.prefix_lens[std::size_t(b)];
@@ -351,6 +365,7 @@ void AttentionCall::check_sequence(const AttentionSequence& sequence, std::int64
   check_columns("bias", options.bias, sequence.kv_len);
   check_columns("visible", options.visible, sequence.kv_len);
   check_columns("tree", options.tree, sequence.q_len);
+  check_columns("dropout_mask", options.dropout_mask, (sequence.kv_len + 7) / 8);
 }
 
 }  // namespace ops_transformer

@@ -450,6 +450,7 @@ TEST(AttentionErrors, NameTheArgument) {
   EXPECT_NE(message(t, t, t, out, {.softmax_scale = kNan}).find("softmax_scale is nan"), std::string::npos);
   EXPECT_NE(message(t, t, t, out, {.mask = Mask::causal, .window = 0}).find("window is 0"), std::string::npos);
   EXPECT_NE(message(t, t, t, out, {.window = 3}).find("needs the causal mask"), std::string::npos);
+  EXPECT_NE(message(t, t, t, out, {.keep_prob = 0.5f}).find("keep_prob is 0.5 and needs"), std::string::npos);
   EXPECT_NE(message(t, t, t, out, {.logit_soft_cap = -1}).find("logit_soft_cap is -1"), std::string::npos);
   EXPECT_NE(message(t, t, t, out, {.alibi_slopes = std::span(x, 3)}).find("alibi_slopes has 3 entries"),
             std::string::npos);

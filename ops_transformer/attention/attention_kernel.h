@@ -43,7 +43,9 @@ struct AttentionArgs {
   void* out;
   RowOutput lse, softmax_max, softmax_sum;  // the last two hold eight copies
   ScoreRule rule;
-  const float* sinks;      // [num_q_heads], a score without a value; nullptr: none
+  const float* sinks;  // [num_q_heads], a score without a value; nullptr: none
+  ScoreGrid dropout;   // bits of bytes, key_stride apart: 0 takes a key's weight out of the result, not out of the sum
+  float keep_scale;    // results are multiplied by it
   const RopeAngles* rope;  // queries and keys are rotated while they are packed (flash_tiles); nullptr: not
   const void* positions;   // i32 | i64, of the sequence's keys; nullptr: 0, 1, ...
   std::int64_t position_stride;
@@ -66,7 +68,7 @@ struct AttentionArgs {
 /// Offsets in elements. The sequence's rows are numbered query by query: row = query * group + head in group.
 struct AttentionSequence {
   std::int64_t q_offset, k_offset, v_offset, out_offset, lse_offset, max_offset, sum_offset;
-  std::int64_t bias_offset, visible_offset, positions_offset;
+  std::int64_t bias_offset, visible_offset, positions_offset, dropout_offset;
   std::int64_t visible_first_key;  // key of column 0 of the rule's `visible`; those before it are visible
   const std::int32_t* pages;       // nullptr: contiguous
   std::int64_t q_len, kv_len;
@@ -173,6 +175,7 @@ struct MergedRow {
   std::int64_t out_offset;
   int value_dim;
   SoftmaxPlaces softmax;
+  float scale;  // of out
 };
 
 /// The one way in which partial results become one. Parts with l = 0 are not read; none left: out 0, lse -inf.

@@ -155,6 +155,12 @@ class RuleProblem {
       options_.bias = bias_->view(kDType<T>);
       options_.bias_before_scale = *options_.softmax_scale > 0 && maybe(2);
     }
+    if (maybe(4)) {
+      dropout_ = std::make_unique<Grid<std::uint8_t>>(random_, batch_, heads_, q_len_, (kv_len_ + 7) / 8);
+      for (std::uint8_t& x : *dropout_->data) x = std::uint8_t(random_.integer(0, 255));
+      options_.dropout_mask = dropout_->view(DType::u8);
+      options_.keep_prob = 0.75f;
+    }
     const bool tree = q_len_ <= kv_len_ && maybe(4);
     if (tree || maybe(2)) {
       visible_ =
@@ -236,7 +242,9 @@ class RuleProblem {
                 return double(to_float((*k_)[std::size_t((kv * kv_len_ + j) * dim_ + d)]));
               },
               [&](std::int64_t j, std::int64_t d) {
-                return double(to_float((*v_)[std::size_t((kv * kv_len_ + j) * value_dim_ + d)]));
+                if (dropout_ && !(dropout_->at(b, h, i, j / 8) >> (j % 8) & 1)) return 0.0;
+                const double value = double(to_float((*v_)[std::size_t((kv * kv_len_ + j) * value_dim_ + d)]));
+                return value / double(options_.keep_prob);
               },
               value_dim_, {0, kv_len_}, 1,
               [&](std::int64_t j, double dot, double magnitude) { return rule(b, h, i, j, dot, magnitude); },
@@ -251,7 +259,7 @@ class RuleProblem {
   FlashAttentionOptions options_;
   std::unique_ptr<GuardedBuffer<T>> q_, k_, v_;
   std::unique_ptr<Grid<T>> bias_;
-  std::unique_ptr<Grid<std::uint8_t>> visible_;
+  std::unique_ptr<Grid<std::uint8_t>> visible_, dropout_;
   std::vector<float> slopes_, sinks_;
   std::vector<std::int64_t> prefixes_;
   std::vector<reference::AttentionRow> rows_;

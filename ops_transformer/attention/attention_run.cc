@@ -28,7 +28,7 @@ void merge(const AttentionArgs& args, const AttentionSequence& sequence, const A
     if (sink != kNoSink) parts[num_parts++] = {nullptr, DType::f32, sink * kLog2E, 1.0f};
     fn(parts, num_parts, {1.0f, kLn2},
        {args.out, args.out_dtype, out_offset(args, sequence, place), args.value_dim,
-        softmax_places(args, sequence, place)},
+        softmax_places(args, sequence, place), args.keep_scale},
        weights);
   }
 }

@@ -37,10 +37,13 @@ struct FlashAttentionOptions {
   bool bias_before_scale = false;               // scale * (q k^T + bias)
   float logit_soft_cap = 0.0f;                  // 0: off; else cap * tanh(score / cap)
   std::span<const float> alibi_slopes{};        // one a query head: score - slope * |p - key| (Press et al., 2022)
-  std::span<const float> sinks{};               // one a query head: a score that joins the sum without a value
-  std::optional<TensorView> lse{};              // out: log(sum(exp(scores))), natural log, f32
-  std::optional<TensorView> softmax_max{};      // out: largest score of the query, f32, eight copies
-  std::optional<TensorView> softmax_sum{};      // out: sum(exp(score - largest)), f32, eight copies
+  std::optional<ConstTensorView> dropout_mask{};  // u8, broadcast to [batch, num_q_heads, q_len, ceil(kv_len / 8)]: bit
+                                                  // key % 8 of byte key / 8 set: the weight is kept
+  float keep_prob = 1.0f;                   // kept weights are divided by it, in (0, 1]; other than 1 it needs the mask
+  std::span<const float> sinks{};           // one a query head: a score that joins the sum without a value
+  std::optional<TensorView> lse{};          // out: log(sum(exp(scores))), natural log, f32
+  std::optional<TensorView> softmax_max{};  // out: largest score of the query, f32, eight copies
+  std::optional<TensorView> softmax_sum{};  // out: sum(exp(score - largest)), f32, eight copies
 };
 
 /// Scaled dot-product attention without a score matrix (Dao et al., 2022; Milakov and Gimelshein, 2018): out =

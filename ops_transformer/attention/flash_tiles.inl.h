@@ -267,6 +267,24 @@ LaneRows rows_of(const AttentionArgs& args, const AttentionSequence& sequence, c
   return rows;
 }
 
+// Weights of one vector of queries whose bit is not set become 0.
+template <class Format>
+__attribute__((noinline)) void drop_weights(const AttentionArgs& args, const AttentionSequence& sequence,
+                                            const AttentionItem& item, const Block& block, const KeyTile& tile,
+                                            std::int64_t begin, std::int64_t end, int vector, float* scores) noexcept {
+  const LaneRows rows = rows_of(args, sequence, item, block, vector);
+  const auto* bytes = static_cast<const std::uint8_t*>(args.dropout.data);
+  I32 bits{};
+  for (std::int64_t i = begin; i < end && i < tile.num_keys; ++i) {
+    const std::int64_t key = tile.first + i;
+    if (i == begin || key % 8 == 0) {
+      for (int lane = 0; lane < kLanes; ++lane)
+        bits[lane] = bytes[rows.dropout[lane] + key / 8 * args.dropout.key_stride];
+    }
+    Format::keep(scores, i, (I32)((bits & splat_int(1 << (key % 8))) != 0));
+  }
+}
+
 // Scores of one vector of queries become weights; gives true where a maximum has grown.
 template <class Format>
 bool soften(const AttentionArgs& args, const AttentionSequence& sequence, const AttentionItem& item, const Block& block,
@@ -308,6 +326,7 @@ bool soften(const AttentionArgs& args, const AttentionSequence& sequence, const 
   store(work.factor + vector * kLanes, factor);
   const F32 sum = load(block.l + vector * kLanes) * factor;
   store(block.l + vector * kLanes, Format::weigh(scores, begin, end, scale, finite_maximum(now), sum));
+  if (args.dropout.data) drop_weights<Format>(args, sequence, item, block, tile, begin, end, vector, scores);
   return any_lane((I32)(now > before));
 }
 
@@ -392,7 +411,7 @@ void finish_block(const AttentionArgs& args, const AttentionSequence& sequence, 
         for (int i = 0; i < num_rows; ++i) sink[i] = sink_of(args, place[i].head);
         factor = add_sink(sink, m, l);
       }
-      factor *= inverse_sum(l);
+      factor *= inverse_sum(l) * splat(args.keep_scale);
     }
     for (int i = 0; i < num_rows; ++i) {
       if (whole) {

@@ -75,6 +75,9 @@ struct F32Format {
     store(scores + key * kBlockLanes, weight);
     return weight;
   }
+  OPS_TRANSFORMER_INLINE static void keep(float* scores, std::int64_t key, I32 lanes) noexcept {
+    store(scores + key * kBlockLanes, (F32)((I32)load(scores + key * kBlockLanes) & lanes));
+  }
   OPS_TRANSFORMER_INLINE static F32 weight(const float* scores, std::int64_t key) noexcept {
     return load(scores + key * kBlockLanes);
   }

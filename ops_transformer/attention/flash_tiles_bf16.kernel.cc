@@ -85,6 +85,11 @@ struct Bf16Format {
     }
     return sum + odd;
   }
+  OPS_TRANSFORMER_INLINE static void keep(float* scores, std::int64_t key, I32 lanes) noexcept {
+    const I32 other = splat_int(std::int32_t(key % 2 ? 0x0000ffff : 0xffff0000));
+    float* pairs = scores + key / 2 * kBlockLanes;
+    store(pairs, (F32)((I32)load(pairs) & (lanes | other)));
+  }
   OPS_TRANSFORMER_INLINE static F32 weight(const float* scores, std::int64_t key) noexcept {
     const I32 pairs = (I32)load(scores + key / 2 * kBlockLanes);
     return key % 2 ? high_of(pairs) : low_of(pairs);

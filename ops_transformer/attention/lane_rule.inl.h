@@ -8,7 +8,7 @@ inline constexpr int kBlockLanes = kTileVectors * kLanes;
 struct LaneRows {
   std::int32_t position[kLanes];
   float slope[kLanes];
-  std::int64_t bias[kLanes], visible[kLanes];  // offsets of the rows of the grids
+  std::int64_t bias[kLanes], visible[kLanes], dropout[kLanes];  // offsets of the rows of the grids
 
   OPS_TRANSFORMER_INLINE void set(const AttentionArgs& args, const AttentionSequence& sequence, int lane,
                                   RowPlace place) noexcept {
@@ -16,6 +16,7 @@ struct LaneRows {
     slope[lane] = args.rule.alibi_slopes ? args.rule.alibi_slopes[place.head] * kLog2E : 0.0f;
     bias[lane] = grid_offset(args.rule.bias, sequence.bias_offset, place);
     visible[lane] = grid_offset(args.rule.visible, sequence.visible_offset, place);
+    dropout[lane] = grid_offset(args.dropout, sequence.dropout_offset, place);
   }
 };
 

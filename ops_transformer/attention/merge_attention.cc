@@ -78,7 +78,8 @@ void merge_attention(Context& context, std::span<const AttentionPartial> parts, 
                  out.dtype(),
                  row * out.stride(0),
                  value_dim,
-                 {lse ? lse->as<float>() + row * lse->stride(0) : nullptr, nullptr, nullptr}},
+                 {lse ? lse->as<float>() + row * lse->stride(0) : nullptr, nullptr, nullptr},
+                 1.0f},
                 weights.data() + worker * num_parts);
     }
   });

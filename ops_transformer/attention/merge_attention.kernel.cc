@@ -24,7 +24,7 @@ void merge_attention_row(const AttentionPart* parts, int num_parts, AttentionUni
     weights[p] = rescale_factor(splat(parts[p].m * units.to_log2), splat(m * units.to_log2))[0];
     l += weights[p] * parts[p].l;
   }
-  const F32 inverse = inverse_sum(splat(l));
+  const F32 inverse = inverse_sum(splat(l)) * splat(row.scale);
   for (std::int64_t i = 0; i < row.value_dim; i += kLanes) {
     const int lanes = int(row.value_dim - i < kLanes ? row.value_dim - i : kLanes);
     F32 o{};

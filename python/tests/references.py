@@ -91,6 +91,9 @@ def attention(q, k, v, scale, left=None, right=None, **rules):
     with np.errstate(divide="ignore"):
         lse = np.log(total) + finite
     weights = weights / np.where(total == 0, 1, total)[..., None]
+    if (dropout := rules.get("dropout_mask")) is not None:
+        bits = np.unpackbits(dropout, axis=-1, bitorder="little")[..., : k.shape[2]]
+        weights = weights * bits / rules["keep_prob"]
     return {
         "out": weights @ v,
         "magnitude": weights @ np.abs(v),

@@ -142,6 +142,9 @@ def test_rules_and_layouts_in_every_combination(data, seed):
         rules["alibi_slopes"] = rng.random(heads).astype(np.float32)
     if data.draw(st.booleans()):
         rules["sinks"] = rng.standard_normal(heads).astype(np.float32)
+    if data.draw(st.booleans()):
+        rules["dropout_mask"] = rng.integers(0, 256, (batch, heads, q_len, -(-kv_len // 8)), np.uint8)
+        rules["keep_prob"] = 0.5
     causal = data.draw(st.booleans())
     band = None
     if data.draw(st.booleans()):
@@ -317,6 +320,8 @@ ONES = np.ones((1, 4, 3, 8), np.float32)
         (dict(layout="bsh"), "layout is 'bsh', must be BSH"),
         (dict(query=ONES[0], key=ONES[0], value=ONES[0], layout="TND"), "layout TND needs q_offsets"),
         (dict(q_offsets=[0, 3]), "q_offsets is given, which only layout TND has"),
+        (dict(keep_prob=0.5), "keep_prob is 0.5 and needs dropout_mask"),
+        (dict(keep_prob=0.0, dropout_mask=np.zeros(1, np.uint8)), "keep_prob is 0"),
         (dict(align="left"), "align is 'left'"),
         (dict(window=(1, 1), band=(1, 1)), "window and band are both given"),
         (dict(logit_soft_cap=-1.0), "logit_soft_cap is -1"),
