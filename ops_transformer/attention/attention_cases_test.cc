@@ -126,6 +126,20 @@ TEST(AttentionCases, Case1AMaskThatHidesAWholeRow) {
   });
 }
 
+// The lowest finite value, which others use as a mask, is a bias as any: where it is everywhere, weights are equal.
+TEST(AttentionCases, ALowestFiniteBiasHidesNothing) {
+  for (std::int64_t queries : {1, 3}) {
+    Inputs in(2, 1, queries, 4, 5, 1);
+    test::Random random(1);
+    for (auto* t : {&in.q, &in.k}) test::fill_normal(*t, random);
+    in.v = counting(4);
+    const float lowest = std::numeric_limits<float>::lowest();
+    in_every_way([&](Context& context) {
+      for (float x : in.run(context, {.bias = ConstTensorView(&lowest, DType::f32, {1, 1})}).out) EXPECT_EQ(x, 1.5f);
+    });
+  }
+}
+
 TEST(AttentionCases, Case4TopLeftWhereAskedFor) {
   Inputs in(1, 1, 2, 5, 1, 1);
   in.v = counting(5);

@@ -111,6 +111,14 @@ void apply_grid(const ScoreGrid& grid, const std::int64_t (&offsets)[kLanes], st
   bool same = true;
   for (int i = 1; i < kLanes; ++i) same &= offsets[i] == offsets[0];
   std::int64_t key = 0;
+  if (!same && grid.key_stride == 1) {
+    // The same rows of the next tile of keys; their lines lie a whole row apart, which no hardware prefetcher follows.
+    const std::int64_t bytes = grid.dtype == DType::boolean ? 1 : element_bytes_of(grid.dtype);
+    for (int i = 0; i < kLanes; ++i) {
+      prefetch_row(static_cast<const std::byte*>(grid.data) + (offsets[i] + column + num_keys) * bytes,
+                   num_keys * bytes);
+    }
+  }
   if (!same && grid.key_stride == 1 && (grid.dtype == DType::boolean || grid.dtype == DType::bf16)) {
     key = apply_quads(grid, offsets, column, num_keys, scores, op);
   }

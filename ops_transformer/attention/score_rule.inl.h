@@ -24,9 +24,8 @@ OPS_TRANSFORMER_INLINE F32 scaled_score(const AttentionArgs& args, F32 score) no
 struct AddBias {
   F32 scale;
   OPS_TRANSFORMER_INLINE F32 operator()(F32 score, F32 bias) const noexcept {
-    const F32 added = score + max(splat(-3e38f), min(splat(3e38f), bias * scale));
-    const F32 kept = bias == bias ? added : bias;
-    return bias == splat(kMinusInfinity) ? bias : kept;
+    const F32 added = min(splat(3e38f), max(splat(-3e38f), fma(bias, scale, score)));  // NaN passes through both
+    return bias == splat(kMinusInfinity) ? bias : added;
   }
 };
 // `cell` is 0 or -inf.
