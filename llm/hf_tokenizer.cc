@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr std::size_t kMaxTokenizerBytes = std::size_t{256} << 20, kMaxConfigBytes = std::size_t{16} << 20;
-enum TokenKind : std::int32_t { kNormal = 1, kControl = 3, kUserDefined = 4, kUnused = 5 };
+enum TokenKind : std::int32_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
 
 struct Vocabulary {
   std::vector<std::string> tokens;
@@ -172,6 +172,71 @@ std::vector<std::string> read_merges(const JsonObject& model) {
   return merges;
 }
 
+/// True where a space is put before a text. Throws where text is changed or cut in another way than SentencePiece does,
+/// which makes spaces U+2581 and cuts nowhere.
+bool sentencepiece_prefix(const JsonObject& tokenizer) {
+  const auto steps_of = [&](const char* key, const char* list) {
+    const auto object = tokenizer.object(key);
+    std::vector<Json> steps;
+    if (!object) return steps;
+    const Json* inner = object->text("type") == "Sequence" ? object->find(list) : nullptr;
+    if (inner && inner->is_array()) return std::vector<Json>(inner->begin(), inner->end());
+    steps.push_back(object->json());
+    return steps;
+  };
+  const Json space = Json{{"String", " "}}, symbol = "\xe2\x96\x81";
+  bool prefix = false, replaced = false;
+  for (const Json& step : steps_of("normalizer", "normalizers")) {
+    const Json type = step.is_object() ? step.value("type", Json()) : Json();
+    if (type == "Prepend" && step.value("prepend", Json()) == symbol) {
+      prefix = true;
+    } else if (type == "Replace" && step.value("pattern", Json()) == space && step.value("content", Json()) == symbol) {
+      replaced = true;
+    } else {
+      tokenizer.refuse("normalizer", fmt::format("has the step {}, which is not supported", shown_json(type)));
+    }
+  }
+  for (const Json& step : steps_of("pre_tokenizer", "pretokenizers")) {
+    const Json type = step.is_object() ? step.value("type", Json()) : Json();
+    // With a prefix, Metaspace leaves texts alone that begin with a space, which GGUF can't say.
+    if (type == "Metaspace" && step.value("replacement", Json()) == symbol &&
+        step.value("split", Json(true)) == Json(false) && step.value("prepend_scheme", Json("always")) == "never") {
+      replaced = true;
+    } else if (!(type == "Split" && step.value("pattern", Json()) == space && replaced)) {  // no spaces are left for it
+      tokenizer.refuse("pre_tokenizer", fmt::format("has the step {}, which is not supported", shown_json(type)));
+    }
+  }
+  if (!replaced) tokenizer.refuse("normalizer", "does not make spaces U+2581, which is not supported");
+  return prefix;
+}
+
+/// BPE over characters that falls back to bytes. GGUF's form of it has no merges: a token's score says when it is made.
+void add_sentencepiece(const JsonObject& tokenizer, const JsonObject& bpe, Vocabulary& vocabulary,
+                       GgufMetadataBuilder& metadata) {
+  const std::vector<std::string> merges = read_merges(bpe);
+  std::vector<float> scores(vocabulary.tokens.size(), -float(merges.size()) - 1);
+  for (std::size_t i = merges.size(); i-- > 0;) {  // the first of a token's merges counts
+    std::string made = merges[i];
+    if (const std::size_t space = made.find(' '); space != made.npos) made.erase(space, 1);
+    const auto token = vocabulary.ids.find(made);
+    if (token == vocabulary.ids.end())
+      bpe.refuse("merges", fmt::format("make '{}', which is not a token", shown(made)));
+    scores[token->second] = -float(i);
+  }
+  for (int byte = 0; byte < 256; ++byte) {
+    const auto token = vocabulary.ids.find(fmt::format("<0x{:02X}>", byte));
+    if (token != vocabulary.ids.end()) vocabulary.types[token->second] = kByte;
+  }
+  if (const auto unknown = bpe.text("unk_token")) {
+    const auto token = vocabulary.ids.find(*unknown);
+    if (token != vocabulary.ids.end()) vocabulary.types[token->second] = kUnknown;
+  }
+  metadata.add_string("tokenizer.ggml.model", "llama");
+  metadata.add_string("tokenizer.ggml.pre", "default");
+  metadata.add_f32s("tokenizer.ggml.scores", scores);
+  metadata.add_bool("tokenizer.ggml.add_space_prefix", sentencepiece_prefix(tokenizer));
+}
+
 /// Ids that config.json (or generation_config.json) names as ends: one or a list.
 std::vector<std::uint32_t> end_ids(const JsonObject& config, std::int64_t vocab_size) {
   std::vector<std::uint32_t> ids;
@@ -199,12 +264,16 @@ void add_hf_tokenizer(const fs::path& folder, const JsonObject& config, const Hf
   const auto bpe = tokenizer.object("model");
   if (!bpe || bpe->text("type").value_or("BPE") != "BPE")
     tokenizer.refuse("model", "is not BPE, which is not supported");
-  const Vocabulary vocabulary = read_vocabulary(tokenizer, *bpe, model.vocab_size);
-  metadata.add_string("tokenizer.ggml.model", "gpt2");
-  metadata.add_string("tokenizer.ggml.pre", pre_name(tokenizer));
+  Vocabulary vocabulary = read_vocabulary(tokenizer, *bpe, model.vocab_size);
+  if (bpe->truth("byte_fallback").value_or(false)) {
+    add_sentencepiece(tokenizer, *bpe, vocabulary, metadata);
+  } else {
+    metadata.add_string("tokenizer.ggml.model", "gpt2");
+    metadata.add_string("tokenizer.ggml.pre", pre_name(tokenizer));
+    metadata.add_strings("tokenizer.ggml.merges", read_merges(*bpe));
+  }
   metadata.add_strings("tokenizer.ggml.tokens", vocabulary.tokens);
   metadata.add_i32s("tokenizer.ggml.token_type", vocabulary.types);
-  metadata.add_strings("tokenizer.ggml.merges", read_merges(*bpe));
 
   const auto id_of = [&](const std::string& key, const char* config_key) -> std::optional<std::uint32_t> {
     if (const auto text = special_text(options, key)) {

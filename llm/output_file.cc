@@ -64,7 +64,11 @@ void OutputFile::write(std::span<const std::byte> bytes) {
 void OutputFile::finish() {
   if (::fsync(descriptor_) != 0) fail(errno);
   check_target();
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail(errno);
+  const unsigned keep_other = overwrite_ ? 0 : RENAME_NOREPLACE;  // of a file that came meanwhile
+  if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, path_.c_str(), keep_other) != 0 &&
+      (errno != EINVAL || ::rename(temporary_.c_str(), path_.c_str()) != 0)) {
+    fail(errno);
+  }
   const int descriptor = descriptor_;
   descriptor_ = -1;
   if (::close(descriptor) != 0) fail(errno);

@@ -108,6 +108,40 @@ def test_types_have_the_bits_of_gguf(llama, tmp_path, dtype):
     np.testing.assert_array_equal(ops.Model.load(tmp_path / "again.gguf", exact=True).logits(TOKENS), model.logits(TOKENS))
 
 
+@pytest.mark.parametrize("form", ["gemma", "llama 2", "metaspace"])
+def test_sentencepiece_bpe(llama, tmp_path, rng, form):
+    """BPE with byte fallback, in the three ways that tokenizer.json writes SentencePiece's spaces."""
+    tokenizers = pytest.importorskip("tokenizers")
+    folder, _, _ = llama
+    path = folder / "tokenizer.json"
+    file = json.loads(path.read_text())
+    pieces = ["<unk>", "<end>", "<begin>", *(f"<0x{byte:02X}>" for byte in range(256)), *"\u2581abcdeé"]
+    merges = [("a", "b"), ("\u2581", "a"), ("ab", "c"), ("\u2581", "\u2581"), ("a", "a"), ("c", "d"), ("ab", "cd"), ("abc", "d"), ("aa", "ab"),
+              ("\u2581a", "b"), ("\u2581", "ab")]  # fmt: skip
+    pieces += dict.fromkeys("".join(merge) for merge in merges)
+    file["added_tokens"] = [token | {"id": pieces.index(token["content"])} for token in file["added_tokens"]]
+    file["model"] |= {"vocab": {piece: i for i, piece in enumerate(pieces)}, "merges": [list(merge) for merge in merges],
+                      "byte_fallback": True, "fuse_unk": True, "unk_token": "<unk>"}
+    replace = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+    file["normalizer"] = {"gemma": replace, "metaspace": None, "llama 2": {
+        "type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "\u2581"}, replace]}}[form]
+    file["pre_tokenizer"] = {"gemma": {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False},
+                             "llama 2": None, "metaspace": {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "never", "split": False}}[form]
+    file["decoder"] = None
+    path.write_text(json.dumps(file))
+    convert(folder, "--output", tmp_path / "x.gguf", "--dtype", "q8_0")
+    peer = tokenizers.Tokenizer.from_file(str(path))
+    for source in (folder, tmp_path / "x.gguf"):
+        ours = ops.Tokenizer.load(str(source))
+        for _ in range(200):
+            text = "".join(rng.choice([*"abcde  é\n", "ñ", "歪"], size=int(rng.integers(1, 20))))
+            assert ours.encode(text) == peer.encode(text, add_special_tokens=False).ids, text
+    file["normalizer"] = {"type": "Lowercase"}
+    path.write_text(json.dumps(file))
+    done = command("inspect", "--model", folder)
+    assert done.returncode == BAD_FILE and "Lowercase" in done.stderr
+
+
 def test_inspect(llama):
     folder, config, tensors = llama
     for path in (folder, folder / "model.safetensors"):
