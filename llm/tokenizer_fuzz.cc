@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // feeds: llm/tokenizer.cc llm/tokenizer_gguf.cc llm/bpe.cc llm/vocabulary.cc llm/utf8.cc llm/text_stream.cc
-// feeds: llm/chat_template.cc llm/sentencepiece_bpe.cc llm/unigram.cc llm/fallback.cc llm/prefix_trie.cc llm/charsmap.cc
-// feeds: llm/added_tokens.cc
+// feeds: llm/chat_template.cc llm/sentencepiece_bpe.cc llm/unigram.cc llm/fallback.cc llm/prefix_trie.cc
+// feeds: llm/charsmap.cc llm/added_tokens.cc
 // needs: llm/unicode.cc llm/text_normalizer.cc llm/pre_tokenizer.cc llm/pre_tokenizer_rules.cc llm/regex.cc
 // needs: llm/regex_translation.cc llm/model_file.cc llm/mapped_file.cc llm/gguf_parser.cc llm/gguf_metadata.cc
 // needs: llm/safetensors_folder.cc llm/safetensors.cc llm/hf_config.cc llm/hf_tensors.cc llm/hf_tokenizer.cc

@@ -30,7 +30,8 @@ void expand(const std::byte* block, int first, float* panel) noexcept {
         scale *= __builtin_convertvector(unpack_sub_scales<kWeights>(block, sub, v), F32);
       if constexpr (kForm.has_minimum) minimum = unpack_minimum<kWeights>(block, sub, v);
 #pragma GCC unroll 8
-      for (int g = i / 4; g < (i + kForm.sub_len) / 4; ++g) {
+      for (int word = 0; word < kForm.sub_len / 4; ++word) {
+        const int g = i / 4 + word;
         const I32 four = unpack_codes<kWeights>(codes, g, v);
         for (int j = 0; j < 4; ++j) {
           const I32 code = ((four >> (8 * j)) & 255) - kForm.zero;
