@@ -6,6 +6,7 @@
 #include <string>
 
 #include "llm/utf8.h"
+#include "llm/vocabulary.h"
 
 namespace ops_transformer::llm {
 namespace {
@@ -66,6 +67,7 @@ PreTokenizer::PreTokenizer(std::span<const SplitStep> steps) {
   for (const SplitStep& step : steps) {
     const bool regex = step.kind == SplitStep::Kind::regex;
     steps_.push_back({step, regex ? std::make_shared<const Regex>(step.pattern) : nullptr});
+    byte_level_ |= step.kind == SplitStep::Kind::byte_level;
   }
 }
 
@@ -89,7 +91,12 @@ void PreTokenizer::cut(const Step& step, std::string_view text, const Pieces& pi
 }
 
 void PreTokenizer::run(std::size_t i, std::string_view text, bool first, const Pieces& piece) const {
-  if (i == steps_.size()) return piece(text);
+  if (i == steps_.size()) {
+    if (!byte_level_) return piece(text);
+    std::string bytes;
+    append_byte_level(text, bytes);
+    return piece(bytes);
+  }
   const Step& step = steps_[i];
   const Pieces next = [&, begin = text.data()](std::string_view part) {
     run(i + 1, part, first && part.data() == begin, piece);
@@ -101,6 +108,11 @@ void PreTokenizer::run(std::size_t i, std::string_view text, bool first, const P
     case SplitStep::Kind::prefix_space:
       if (text.starts_with(' ')) return next(text);
       return run(i + 1, fmt::format(" {}", text), first, piece);
+    case SplitStep::Kind::byte_level: {
+      std::string printable;
+      append_printable(text, printable);
+      return run(i + 1, printable, first, piece);
+    }
     case SplitStep::Kind::metaspace: {
       const bool prefix = (step.step.prefix_always || (step.step.prefix_first && first)) && !text.starts_with(' ') &&
                           !text.starts_with(kSpaceSymbol);

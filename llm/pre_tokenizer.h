@@ -33,6 +33,7 @@ class PreTokenizer {
   void cut(const Step& step, std::string_view text, const Pieces& piece) const;
 
   std::vector<Step> steps_;
+  bool byte_level_ = false;  // the last rule sees GPT-2's printable alphabet
 };
 
 }  // namespace ops_transformer::llm

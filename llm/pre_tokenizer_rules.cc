@@ -23,9 +23,10 @@ constexpr std::string_view kUpper =
     "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*";
 constexpr std::string_view kOthers = " ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" SPACES;
 constexpr std::string_view kDeepSeekLetters =
-    "\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-"
-    "ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼ"
-    "ℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+";
+    "\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-\u1f7dᾀ-ᾴᾶ-"
+    "ᾼ\u1fbeῂ-"
+    "ῄῆ-ῌῐ-\u1fd3ῖ-\u1fdbῠ-Ῥῲ-ῴῶ-ῼ"
+    "ℂℇℊ-ℓℕℙ-ℝℤ\u2126ℨ\u212a-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+";
 constexpr std::string_view kDeepSeek3 =
     "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| "
     "?[\\p{P}\\p{S}]+[\\r\\n]*|" SPACES;
@@ -50,7 +51,7 @@ std::vector<PreTokenizerRule> make_rules() {
       {{"qwen2", "deepseek-r1-qwen"}, nfc, {regex(kQwen2)}},
       {{"gpt-4o"}, {}, {regex(cased_contracted + "\\p{N}{1,3}|" + std::string(kOthers))}},
       {{"tekken"}, {}, {regex(cased + "\\p{N}|" + std::string(kOthers))}, true, true},
-      {{"falcon"}, {}, {punctuation, gpt2, digits, regex("[0-9][0-9][0-9]")}},
+      {{"falcon"}, {}, {punctuation, gpt2, {.kind = SplitStep::Kind::byte_level}, digits, regex("[0-9][0-9][0-9]")}},
       {{"deepseek-llm"},
        {},
        {regex("[\\r\\n]"), regex(kDeepSeekLetters), regex("\\s?[!-/:-~！-／：-～‘-‟　-。]+"), regex("\\s+$"),
@@ -63,6 +64,8 @@ std::vector<PreTokenizerRule> make_rules() {
 }
 
 }  // namespace
+
+std::string_view gpt2_pattern() { return kGpt2; }
 
 std::span<const PreTokenizerRule> pre_tokenizer_rules() {
   static const std::vector<PreTokenizerRule> kRules = make_rules();

@@ -20,6 +20,8 @@ struct PreTokenizerRule {
   bool adds_bos = false;  // where the file does not say
 };
 
+/// GPT-2's pattern, which tokenizer.json's ByteLevel has built in.
+std::string_view gpt2_pattern();
 std::span<const PreTokenizerRule> pre_tokenizer_rules();
 /// Throws InvalidFile, which names the rule and the known ones.
 const PreTokenizerRule& find_pre_tokenizer_rule(std::string_view name);

@@ -109,6 +109,11 @@ class Translator {
   }
 
   std::string in_class(std::string_view name) const {
+    if (name == "Rust_Word") {
+      return in_class("L") + in_class("M") + in_class("Nd") +
+             "\\p{Nl}\\p{Pc}\\x{200c}\\x{200d}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}"
+             "\\x{1f170}-\\x{1f189}";
+    }
     for (const Class& known : kProperties) {
       if (known.name == name) return std::string(known.pcre) + std::string(known.beyond);
     }
@@ -220,7 +225,7 @@ class Translator {
           name.remove_prefix(1);
         }
         at_ += end + 1;
-        if (name == "Ascii_Punctuation" || name == "Digits") {
+        if (name == "Ascii_Punctuation" || name == "Digits" || name == "Rust_Word") {
           if (negative) refuse(fmt::format("it has \\P{{{}}}", name));
         }
         return put(negative, in_class(name), fmt::format("\\P{{{}}}", name));

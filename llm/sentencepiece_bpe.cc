@@ -26,10 +26,11 @@ struct Symbol {
 
 }  // namespace
 
-SentencePieceBpe::SentencePieceBpe(const Vocabulary& vocabulary, const std::vector<float>& scores,
+SentencePieceBpe::SentencePieceBpe(const Vocabulary& vocabulary, const std::vector<double>& scores,
                                    const Fallback& fallback)
     : vocabulary_(&vocabulary), fallback_(fallback), order_(scores.size()) {
-  std::transform(scores.begin(), scores.end(), order_.begin(), descending);
+  std::transform(scores.begin(), scores.end(), order_.begin(),
+                 [](double score) { return descending(static_cast<float>(score)); });
   for (TokenId id = 0; id < static_cast<TokenId>(vocabulary.size()); ++id) {
     if (vocabulary.is_text(id)) max_len_ = std::max(max_len_, vocabulary.bytes(id).size());
   }

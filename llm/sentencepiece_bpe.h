@@ -16,7 +16,7 @@ namespace ops_transformer::llm {
 class SentencePieceBpe {
  public:
   /// `vocabulary` must outlive the object; `scores` has one finite number per token.
-  SentencePieceBpe(const Vocabulary& vocabulary, const std::vector<float>& scores, const Fallback& fallback);
+  SentencePieceBpe(const Vocabulary& vocabulary, const std::vector<double>& scores, const Fallback& fallback);
 
   /// Appends the tokens of a text, at most 2^31 bytes; returns how many bytes had no token and were left out.
   std::size_t encode(std::string_view text, std::vector<TokenId>& out) const;

@@ -25,22 +25,30 @@ std::string replaced(std::string_view text, std::string_view sought, std::string
   return out;
 }
 
+/// What is not UTF-8 stays, and no match reaches across it.
 std::string replaced(std::string_view text, const Regex& sought, std::string_view content) {
   std::string out;
-  std::size_t end = 0;
-  sought.for_each_match(text, [&](std::size_t match_begin, std::size_t match_end) {
-    out += text.substr(end, match_begin - end);
-    out += content;
-    end = match_end;
-  });
-  out += text.substr(end);
+  while (!text.empty()) {
+    const std::string_view valid = text.substr(0, utf8_valid_len(text));
+    std::size_t end = 0;
+    sought.for_each_match(valid, [&](std::size_t match_begin, std::size_t match_end) {
+      out += valid.substr(end, match_begin - end);
+      out += content;
+      end = match_end;
+    });
+    out += valid.substr(end);
+    text.remove_prefix(valid.size());
+    const std::size_t invalid = text.empty() ? 0 : utf8_step(text).len;
+    out += text.substr(0, invalid);
+    text.remove_prefix(invalid);
+  }
   return out;
 }
 
 }  // namespace
 
 TextNormalizer::TextNormalizer(const TokenizerData& data)
-    : sentencepiece_(data.model != TokenizerModel::byte_level_bpe && data.normalizers.empty()),
+    : sentencepiece_(data.model != TokenizerModel::byte_level_bpe && data.normalizers.empty() && data.splits.empty()),
       add_space_(data.add_space_prefix),
       first_only_(data.space_prefix_first_only),
       unless_space_(data.space_prefix_unless_space),

@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <filesystem>
 #include <utility>
 
 #include "llm/bpe.h"
 #include "llm/pre_tokenizer.h"
 #include "llm/sentencepiece_bpe.h"
 #include "llm/text_normalizer.h"
+#include "llm/tokenizer_json.h"
 #include "llm/unigram.h"
 #include "llm/utf8.h"
 #include "llm/vocabulary.h"
@@ -50,7 +52,7 @@ void check(const TokenizerData& data) {
   for (const AddedToken& token : data.added) check_id("added", token.id);
   if (data.add_bos && !data.bos) throw InvalidFile("the tokenizer asks for BOS, but names no such token");
   if (data.add_eos && !data.eos) throw InvalidFile("the tokenizer asks for EOS, but names no such token");
-  for (const float score : data.scores) {
+  for (const double score : data.scores) {
     if (!std::isfinite(score)) throw InvalidFile(fmt::format("the tokenizer has the score {}", score));
   }
   if (data.scores.empty() && (data.model == TokenizerModel::unigram ||
@@ -138,7 +140,7 @@ struct Tokenizer::State {
     }
     const Fallback fallback(vocabulary, data.unknown, data.fuse_unknown);
     if (data.model == TokenizerModel::unigram) {
-      unigram.emplace(vocabulary, data.scores, fallback);
+      unigram.emplace(vocabulary, data, fallback);
     } else if (!data.merges.empty()) {
       merges.emplace(vocabulary, data.merges, fallback);
     } else {
@@ -219,8 +221,9 @@ class Tokenizer::Encoding {
       text = spaced;
     }
     if (state_.takes_whole_tokens) {
+      // User-defined tokens were looked for before, with their flags.
       const TokenId whole = state_.vocabulary.find_text(text);
-      if (whole != kNoToken) return ids_.push_back(whole);
+      if (whole != kNoToken && state_.vocabulary.type(whole) != TokenType::user_defined) return ids_.push_back(whole);
     }
     dropped_ += state_.merges   ? state_.merges->encode(text, scratch_, ids_)
                 : state_.scores ? state_.scores->encode(text, ids_)
@@ -242,6 +245,23 @@ Tokenizer Tokenizer::from_gguf(const ModelFile& file) {
                                   data.tokens.size(), embedding->rows()));
   }
   return Tokenizer(data);
+}
+
+Tokenizer Tokenizer::load(const std::string& path) {
+  if (!path.ends_with(".json")) return from_gguf(ModelFile::open(path));
+  const auto text = [](const MappedFile& file) {
+    constexpr std::size_t kMaxFileBytes = std::size_t{256} << 20;
+    if (file.bytes().size() > kMaxFileBytes) {
+      throw InvalidFile(
+          fmt::format("{}: has {} bytes, the limit is {}", file.path(), file.bytes().size(), kMaxFileBytes));
+    }
+    return std::string_view(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+  };
+  const MappedFile file = MappedFile::open(path);
+  const auto config_path = std::filesystem::path(path).replace_filename("tokenizer_config.json");
+  if (!std::filesystem::exists(config_path)) return Tokenizer(read_tokenizer_json(text(file)));
+  const MappedFile config = MappedFile::open(config_path);
+  return Tokenizer(read_tokenizer_json(text(file), text(config)));
 }
 
 Tokenizer::Tokenizer(const TokenizerData& data) : state_(std::make_unique<State>(data)) {}

@@ -41,6 +41,10 @@ class OPS_TRANSFORMER_API Tokenizer {
   /// token_embd.weight.
   static Tokenizer from_gguf(const ModelFile& file);
 
+  /// Reads a GGUF file, a folder of safetensors, or a tokenizer.json with the tokenizer_config.json beside it. Throws
+  /// what from_gguf and read_tokenizer_json throw, and SystemFailure where a file can't be read.
+  static Tokenizer load(const std::string& path);
+
   /// From what any format says of a tokenizer. Throws InvalidFile where its parts do not fit each other.
   explicit Tokenizer(const TokenizerData& data);
 

@@ -58,7 +58,8 @@ struct NormalizerStep {
 
 /// A rule that cuts text, as tokenizer.json's "pre_tokenizer" has them; each cuts the pieces of the one before.
 struct SplitStep {
-  enum class Kind : std::uint8_t { literal, regex, prefix_space, metaspace } kind;
+  /// byte_level: the rules that follow see the text in GPT-2's printable alphabet.
+  enum class Kind : std::uint8_t { literal, regex, prefix_space, metaspace, byte_level } kind;
   /// What becomes of a match.
   enum class Behavior : std::uint8_t { isolated, removed, merged_with_previous, merged_with_next, contiguous };
   std::string pattern{};  // literal, regex
@@ -78,17 +79,21 @@ struct AddedToken {
   bool normalized = false;                       // sought in text that the normalizer has been over
 };
 
+/// The name in `tokenizer.ggml.pre` of files whose rules stand in `tokenizer.huggingface.json`.
+inline constexpr std::string_view kHuggingFaceRules = "huggingface";
+
 /// All that a file says of its tokenizer, whatever the file's format. Members name their GGUF keys, `tokenizer.ggml.…`.
 struct TokenizerData {
   TokenizerModel model = TokenizerModel::byte_level_bpe;  // model
   StringList tokens;                                      // tokens: as the file writes them
   std::vector<TokenType> types;                           // token_type: one per token
-  std::vector<float> scores;                              // scores: one per token, or none; unigram needs them
-  StringList merges;                                      // merges: "left right", best first
-  std::vector<AddedToken> added;                          // those with flags
+  std::vector<double> scores;                             // scores: one per token, or none; unigram needs them
+  bool sums_in_double = false;    // sums of scores, as `tokenizers` has them; SentencePiece has float (no key)
+  StringList merges;              // merges: "left right", best first
+  std::vector<AddedToken> added;  // those with flags
 
-  /// pre: the rule's name where GGUF has one; it then says all of the next three. Empty: `normalizers` and `splits`
-  /// have no name, and only `huggingface_json` carries them.
+  /// pre: GGUF's name of the rules, which says all of the next three; kHuggingFaceRules where only `huggingface_json`
+  /// can say them.
   std::string pre;
   std::vector<NormalizerStep> normalizers;
   std::vector<SplitStep> splits;
@@ -116,5 +121,8 @@ struct TokenizerData {
 /// Reads the keys `tokenizer.…`. Throws InvalidFile, naming the key: a missing list, another tokenizer model, an
 /// unknown pre-tokenizer, lists that do not fit each other, a token id outside the vocabulary.
 OPS_TRANSFORMER_API TokenizerData read_tokenizer_gguf(const GgufMetadata& metadata);
+
+/// Adds the keys from which read_tokenizer_gguf makes the same tokenizer, for data that has no charsmap.
+OPS_TRANSFORMER_API void write_tokenizer_gguf(const TokenizerData& data, GgufMetadataBuilder& metadata);
 
 }  // namespace ops_transformer::llm

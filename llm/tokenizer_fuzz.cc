@@ -5,13 +5,16 @@
 // needs: llm/unicode.cc llm/text_normalizer.cc llm/pre_tokenizer.cc llm/pre_tokenizer_rules.cc llm/regex.cc
 // needs: llm/regex_translation.cc llm/model_file.cc llm/mapped_file.cc llm/gguf_parser.cc llm/gguf_metadata.cc
 // needs: llm/safetensors_folder.cc llm/safetensors.cc llm/hf_config.cc llm/hf_tensors.cc llm/hf_tokenizer.cc
-// needs: llm/json_file.cc llm/gguf_metadata_builder.cc ops_transformer/posembedding/rope_scaling.cc
+// needs: llm/tokenizer_json.cc llm/tokenizer_json_rules.cc llm/json_file.cc llm/gguf_metadata_builder.cc
+// needs: ops_transformer/posembedding/rope_scaling.cc
 // needs: ops_transformer/base/validate.cc ops_transformer/base/tensor_view.cc
 #include "llm/tokenizer.h"
 
+#include <fmt/format.h>
 #include <fuzzer/FuzzedDataProvider.h>
 
 #include <array>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -159,6 +162,74 @@ test::GgufWriter hostile_file(FuzzedDataProvider& input) {
   return writer;
 }
 
+/// A SentencePiece vocabulary that the input chooses.
+test::GgufWriter sentencepiece_file(FuzzedDataProvider& input) {
+  std::vector<std::string> tokens = {"<unk>", "<s>", "</s>", "▁", "a", "b", "c"};
+  std::vector<std::int32_t> types = {2, 3, 3, 1, 1, 1, 1};
+  if (input.ConsumeBool()) {
+    for (int byte = 0; byte < 256; ++byte) {
+      tokens.push_back(fmt::format("<0x{:02X}>", byte));
+      types.push_back(6);
+    }
+  }
+  for (int i = input.ConsumeIntegralInRange(0, 12); i > 0; --i) {
+    const int kind = input.ConsumeIntegralInRange(0, 3);
+    tokens.push_back(kind == 0 ? input.ConsumeRandomLengthString(8)
+                               : tokens[input.ConsumeIntegralInRange<std::size_t>(3, tokens.size() - 1)] +
+                                     tokens[input.ConsumeIntegralInRange<std::size_t>(3, tokens.size() - 1)]);
+    types.push_back(kind == 1 ? input.ConsumeIntegralInRange(0, 6) : kind == 2 ? 4 : 1);
+  }
+  std::vector<float> scores;
+  for (std::size_t i = 0; i < tokens.size(); ++i)
+    scores.push_back(static_cast<float>(input.ConsumeIntegralInRange(-9, 0)));
+  const int wrong = input.ConsumeIntegralInRange(0, 15);
+  if (wrong == 0) scores.back() = std::numeric_limits<float>::quiet_NaN();
+  if (wrong == 1) scores.pop_back();
+  test::GgufWriter writer;
+  writer.add_string("tokenizer.ggml.model", input.ConsumeBool() ? "llama" : "t5");
+  if (wrong == 2) writer.add_string("tokenizer.ggml.pre", "huggingface");
+  writer.add_strings("tokenizer.ggml.tokens", tokens).add_array("tokenizer.ggml.token_type", 5, types);
+  if (wrong != 3) writer.add_array("tokenizer.ggml.scores", 6, scores);
+  if (input.ConsumeBool()) writer.add_strings("tokenizer.ggml.merges", {"a b", "▁ a", wrong == 4 ? "x" : "ab c"});
+  if (input.ConsumeBool()) writer.add_bool("tokenizer.ggml.add_space_prefix", input.ConsumeBool());
+  if (input.ConsumeBool()) writer.add_bool("tokenizer.ggml.remove_extra_whitespaces", input.ConsumeBool());
+  if (input.ConsumeBool()) writer.add_u32("tokenizer.ggml.bos_token_id", 1).add_u32("tokenizer.ggml.eos_token_id", 2);
+  if (input.ConsumeBool()) {
+    // A trie of one node more than its size says, or not, and replacements behind it.
+    std::vector<std::uint32_t> units(input.ConsumeIntegralInRange<std::size_t>(1, 300));
+    for (std::uint32_t& unit : units) {
+      unit = input.ConsumeBool()
+                 ? input.ConsumeIntegral<std::uint32_t>()
+                 : input.ConsumeIntegralInRange(0u, 300u) << 10 | input.ConsumeIntegralInRange(0u, 511u);
+    }
+    std::string map = test::GgufWriter::raw(static_cast<std::uint32_t>(units.size() * 4 - (wrong == 5)));
+    for (const std::uint32_t unit : units) map += test::GgufWriter::raw(unit);
+    map += "A";
+    map += '\0';
+    map += "  b";
+    if (wrong != 6) map += '\0';
+    writer.add_array("tokenizer.ggml.precompiled_charsmap", wrong == 7 ? 2u : 0u,
+                     std::vector<char>(map.begin(), map.end()));
+  }
+  return writer;
+}
+
+void check_sentencepiece(FuzzedDataProvider& input, const std::vector<std::string>& stops) {
+  try {
+    const Tokenizer tokenizer = test::make_tokenizer(sentencepiece_file(input));
+    const std::string text = any_text(input);
+    for (const EncodeOptions options : {EncodeOptions{}, EncodeOptions{.add_special = true, .parse_special = true}}) {
+      const std::vector<TokenId> ids = tokenizer.encode(text, options);
+      for (const TokenId id : ids) {
+        FUZZ_CHECK(id >= 0 && std::size_t(id) < tokenizer.vocab_size());
+        FUZZ_CHECK(options.parse_special || !tokenizer.is_special(id) || tokenizer.token_bytes(id) == "<unk>");
+      }
+      check_stream(tokenizer, ids, stops);
+    }
+  } catch (const InvalidFile&) {
+  }
+}
+
 void run(FuzzedDataProvider& input) {
   static const std::array<test::SmallTokenizer, 3> kGood = {
       test::SmallTokenizer("smollm"), test::SmallTokenizer("default"), test::SmallTokenizer("llama-bpe")};
@@ -167,7 +238,9 @@ void run(FuzzedDataProvider& input) {
     stops.push_back(input.ConsumeRandomLengthString(5));
     if (stops.back().empty() || utf8_valid_len(stops.back()) != stops.back().size()) stops.back() = "ab";
   }
-  if (input.ConsumeIntegralInRange(0, 3) > 0) {
+  const int kind = input.ConsumeIntegralInRange(0, 5);
+  if (kind > 3) return check_sentencepiece(input, stops);
+  if (kind > 0) {
     const Tokenizer& tokenizer = input.PickValueInArray({&kGood[0], &kGood[1], &kGood[2]})->tokenizer();
     const std::string text = any_text(input);
     check_text(tokenizer, text, stops);

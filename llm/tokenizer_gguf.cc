@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "llm/pre_tokenizer_rules.h"
 #include "llm/tokenizer_data.h"
+#include "llm/tokenizer_json.h"
 #include "llm/utf8.h"
 #include "ops_transformer/base/error.h"
 
@@ -65,7 +67,7 @@ std::string read_pre(const GgufMetadata& metadata, std::vector<std::string>& war
   return "default";
 }
 
-std::vector<float> read_scores(const GgufMetadata& metadata, std::size_t num_tokens) {
+std::vector<double> read_scores(const GgufMetadata& metadata, std::size_t num_tokens) {
   constexpr std::string_view key = "tokenizer.ggml.scores";
   std::vector<float> scores = metadata.require<std::vector<float>>(key);
   check_length(key, scores, num_tokens);
@@ -73,7 +75,7 @@ std::vector<float> read_scores(const GgufMetadata& metadata, std::size_t num_tok
     if (!std::isfinite(scores[i]))
       throw InvalidFile(fmt::format("key '{}': token {} has the score {}", key, i, scores[i]));
   }
-  return scores;
+  return {scores.begin(), scores.end()};
 }
 
 std::string read_charsmap(const GgufMetadata& metadata) {
@@ -96,6 +98,42 @@ std::optional<TokenId> read_id(const GgufMetadata& metadata, std::string_view na
   return static_cast<TokenId>(*id);
 }
 
+void read_names(const GgufMetadata& metadata, TokenizerData& data) {
+  for (const auto& [name, id] : {std::pair{"bos", &data.bos},
+                                 {"eos", &data.eos},
+                                 {"eot", &data.eot},
+                                 {"eom", &data.eom},
+                                 {"unknown", &data.unknown},
+                                 {"padding", &data.padding}}) {
+    if (const auto stored = read_id(metadata, name, data.tokens.size())) *id = stored;
+  }
+  data.chat_template = metadata.get<std::string>("tokenizer.chat_template");
+}
+
+void read_what_is_added(const GgufMetadata& metadata, bool add_bos, bool add_eos, TokenizerData& data) {
+  data.add_bos = metadata.get_or("tokenizer.ggml.add_bos_token", add_bos);
+  data.add_eos = metadata.get_or("tokenizer.ggml.add_eos_token", add_eos);
+  if (data.add_bos && !data.bos) {
+    throw InvalidFile("key 'tokenizer.ggml.bos_token_id' is missing, the model asks for BOS");
+  }
+  if (data.add_eos && !data.eos) {
+    throw InvalidFile("key 'tokenizer.ggml.eos_token_id' is missing, the model asks for EOS");
+  }
+}
+
+/// A file whose rules GGUF's own keys can't say.
+TokenizerData read_huggingface(const GgufMetadata& metadata, std::size_t num_tokens) {
+  TokenizerData data = read_tokenizer_json(metadata.require<std::string_view>("tokenizer.huggingface.json"));
+  if (num_tokens < data.tokens.size()) {
+    throw InvalidFile(fmt::format("key 'tokenizer.ggml.tokens' has {} tokens, tokenizer.huggingface.json has {}",
+                                  num_tokens, data.tokens.size()));
+  }
+  data.pad_to(num_tokens);
+  read_names(metadata, data);
+  read_what_is_added(metadata, data.add_bos, data.add_eos, data);
+  return data;
+}
+
 }  // namespace
 
 TokenizerData read_tokenizer_gguf(const GgufMetadata& metadata) {
@@ -104,13 +142,11 @@ TokenizerData read_tokenizer_gguf(const GgufMetadata& metadata) {
   data.tokens = read_strings(metadata.require<std::vector<std::string_view>>("tokenizer.ggml.tokens"));
   const std::size_t num_tokens = data.tokens.size();
   if (num_tokens == 0) throw InvalidFile("key 'tokenizer.ggml.tokens' is empty");
+  if (metadata.get<std::string_view>("tokenizer.ggml.pre") == kHuggingFaceRules) {
+    return read_huggingface(metadata, num_tokens);
+  }
   data.types = read_types(metadata, num_tokens, data.warnings);
-  data.bos = read_id(metadata, "bos", num_tokens);
-  data.eos = read_id(metadata, "eos", num_tokens);
-  data.eot = read_id(metadata, "eot", num_tokens);
-  data.eom = read_id(metadata, "eom", num_tokens);
-  data.unknown = read_id(metadata, "unknown", num_tokens);
-  data.padding = read_id(metadata, "padding", num_tokens);
+  read_names(metadata, data);
   bool add_bos = false, add_eos = false;
   if (data.model == TokenizerModel::byte_level_bpe) {
     data.pre = read_pre(metadata, data.warnings);
@@ -123,6 +159,10 @@ TokenizerData read_tokenizer_gguf(const GgufMetadata& metadata) {
   } else {
     data.pre = metadata.get_or("tokenizer.ggml.pre", std::string());
     data.scores = read_scores(metadata, num_tokens);
+    // A list of merges, which other readers of such files pass over, says more than the scores.
+    if (const auto merges = metadata.get<std::vector<std::string_view>>("tokenizer.ggml.merges")) {
+      data.merges = read_strings(*merges);
+    }
     data.add_space_prefix = metadata.get_or("tokenizer.ggml.add_space_prefix", true);
     data.remove_extra_whitespaces = metadata.get_or("tokenizer.ggml.remove_extra_whitespaces", false);
     data.charsmap = read_charsmap(metadata);
@@ -140,16 +180,44 @@ TokenizerData read_tokenizer_gguf(const GgufMetadata& metadata) {
     data.added.push_back(
         {.id = static_cast<TokenId>(i), .normalized = user_defined && data.model == TokenizerModel::sentencepiece_bpe});
   }
-  data.add_bos = metadata.get_or("tokenizer.ggml.add_bos_token", add_bos);
-  data.add_eos = metadata.get_or("tokenizer.ggml.add_eos_token", add_eos);
-  if (data.add_bos && !data.bos) {
-    throw InvalidFile("key 'tokenizer.ggml.bos_token_id' is missing, the model asks for BOS");
-  }
-  if (data.add_eos && !data.eos) {
-    throw InvalidFile("key 'tokenizer.ggml.eos_token_id' is missing, the model asks for EOS");
-  }
-  data.chat_template = metadata.get<std::string>("tokenizer.chat_template");
+  read_what_is_added(metadata, add_bos, add_eos, data);
   return data;
+}
+
+void write_tokenizer_gguf(const TokenizerData& data, GgufMetadataBuilder& metadata) {
+  const auto strings = [](const StringList& list) {
+    std::vector<std::string> texts;
+    for (std::size_t i = 0; i < list.size(); ++i) texts.emplace_back(list[i]);
+    return texts;
+  };
+  const bool byte_level = data.model == TokenizerModel::byte_level_bpe;
+  metadata.add_string("tokenizer.ggml.model", byte_level                              ? "gpt2"
+                                              : data.model == TokenizerModel::unigram ? "t5"
+                                                                                      : "llama");
+  metadata.add_string("tokenizer.ggml.pre", data.pre);
+  if (!data.huggingface_json.empty()) metadata.add_string("tokenizer.huggingface.json", data.huggingface_json);
+  metadata.add_strings("tokenizer.ggml.tokens", strings(data.tokens));
+  std::vector<std::int32_t> types;
+  for (const TokenType type : data.types) types.push_back(static_cast<std::int32_t>(type));
+  metadata.add_i32s("tokenizer.ggml.token_type", types);
+  if (byte_level || !data.merges.empty()) metadata.add_strings("tokenizer.ggml.merges", strings(data.merges));
+  if (!byte_level) {
+    metadata.add_f32s("tokenizer.ggml.scores", std::vector<float>(data.scores.begin(), data.scores.end()));
+    metadata.add_bool("tokenizer.ggml.add_space_prefix", data.add_space_prefix);
+    metadata.add_bool("tokenizer.ggml.remove_extra_whitespaces", data.remove_extra_whitespaces);
+  }
+  const auto add_id = [&](const char* name, std::optional<TokenId> id) {
+    if (id) metadata.add_u32(fmt::format("tokenizer.ggml.{}_token_id", name), static_cast<std::uint32_t>(*id));
+  };
+  add_id("bos", data.bos);
+  add_id("eos", data.eos);
+  add_id("eot", data.eot);
+  add_id("eom", data.eom);
+  add_id("unknown", data.unknown);
+  add_id("padding", data.padding);
+  metadata.add_bool("tokenizer.ggml.add_bos_token", data.add_bos);
+  metadata.add_bool("tokenizer.ggml.add_eos_token", data.add_eos);
+  if (data.chat_template) metadata.add_string("tokenizer.chat_template", *data.chat_template);
 }
 
 void TokenizerData::pad_to(std::size_t size) {

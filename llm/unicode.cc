@@ -27,7 +27,13 @@ bool well_formed(std::string_view text) noexcept {
   return !text.empty() && utf8_step(text).kind == Utf8Step::Kind::valid;
 }
 
+/// As \w in the engine that `tokenizers` looks for single words with: letters, marks, digits, connectors, joiners.
 bool is_word(std::uint32_t character) noexcept {
+  const auto within = [&](std::uint32_t first, std::uint32_t last) { return character >= first && character <= last; };
+  if (within(0x200c, 0x200d) || within(0x24b6, 0x24e9) || within(0x1f130, 0x1f149) || within(0x1f150, 0x1f169) ||
+      within(0x1f170, 0x1f189)) {
+    return true;
+  }
   switch (utf8proc_category(static_cast<utf8proc_int32_t>(character))) {
     case UTF8PROC_CATEGORY_LU:
     case UTF8PROC_CATEGORY_LL:

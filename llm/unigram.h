@@ -7,6 +7,7 @@
 
 #include "llm/fallback.h"
 #include "llm/prefix_trie.h"
+#include "llm/tokenizer_data.h"
 #include "llm/vocabulary.h"
 
 namespace ops_transformer::llm {
@@ -16,18 +17,23 @@ namespace ops_transformer::llm {
 /// less 10, as in SentencePiece.
 class UnigramEncoder {
  public:
-  /// `scores` has one finite number per token.
-  UnigramEncoder(const Vocabulary& vocabulary, const std::vector<float>& scores, const Fallback& fallback);
+  /// Of `data` the scores, one finite number per token, count, and `added`: user-defined tokens that are found in text
+  /// before are no part of a cut.
+  UnigramEncoder(const Vocabulary& vocabulary, const TokenizerData& data, const Fallback& fallback);
 
   /// Appends the tokens of a text, at most 2^31 bytes; returns how many bytes had no token and were left out.
   std::size_t encode(std::string_view text, std::vector<TokenId>& out) const;
 
  private:
+  template <class Real>
+  std::size_t encode_as(std::string_view text, std::vector<TokenId>& out) const;
+
   Fallback fallback_;
   PrefixTrie tokens_;
-  std::vector<float> scores_;
+  std::vector<double> scores_;
   std::vector<bool> user_defined_;
-  float unknown_score_ = 0, max_score_ = 0;
+  bool in_double_;
+  double unknown_score_ = 0, max_score_ = 0;
 };
 
 }  // namespace ops_transformer::llm

@@ -31,6 +31,15 @@ constexpr std::array<std::int16_t, kAlphabetEnd> kByteOfCharacter = [] {
   return table;
 }();
 
+constexpr std::array<std::uint16_t, 256> kCharacterOfByte = [] {
+  std::array<std::uint16_t, 256> table{};
+  for (std::size_t character = 0; character < kAlphabetEnd; ++character) {
+    const int byte = kByteOfCharacter[character];
+    if (byte >= 0) table[static_cast<std::size_t>(byte)] = static_cast<std::uint16_t>(character);
+  }
+  return table;
+}();
+
 std::uint64_t hash_bytes(std::string_view bytes, std::uint64_t seed) noexcept {
   std::uint64_t hash = seed ^ bytes.size();
   const auto mix = [&](std::uint64_t word) {
@@ -89,6 +98,14 @@ void append_byte_level(std::string_view text, std::string& out) {
     }
     out += static_cast<char>(byte);
     pos += lead < 0x80 ? 1 : 2;
+  }
+}
+
+void append_printable(std::string_view bytes, std::string& out) {
+  for (const char c : bytes) {
+    const unsigned character = kCharacterOfByte[static_cast<unsigned char>(c)];
+    if (character >= 0x80) out += static_cast<char>(0xc0 | character >> 6);
+    out += static_cast<char>(character < 0x80 ? character : 0x80 | (character & 0x3f));
   }
 }
 

@@ -67,6 +67,9 @@ class Vocabulary {
 /// Appends to `out`.
 void append_byte_level(std::string_view text, std::string& out);
 
+/// The bytes in GPT-2's printable alphabet. Appends to `out`.
+void append_printable(std::string_view bytes, std::string& out);
+
 /// The text with spaces for U+2581, as SentencePiece writes them. Appends to `out`.
 void append_spaces(std::string_view text, std::string& out);
 

@@ -40,8 +40,10 @@ std::string decode_bytes(const Tokenizer& self, const std::vector<TokenId>& ids,
 void bind_tokenizer(nb::module_& module) {
   nb::class_<Tokenizer>(module, "Tokenizer", "The byte-level BPE tokenizer of a model file.")
       .def_static(
-          "load", [](const std::string& path) { return Tokenizer::from_gguf(llm::ModelFile::open(path)); }, "path"_a,
-          "Reads a GGUF file or a folder of safetensors; raises InvalidFile where it has no tokenizer of this kind.")
+          "load", [](const std::string& path) { return Tokenizer::load(path); }, "path"_a,
+          "Reads a GGUF file, a folder of safetensors, or a tokenizer.json with the tokenizer_config.json beside it; "
+          "raises "
+          "InvalidFile where it has no tokenizer of a known kind.")
       .def("encode", &encode, "text"_a, "add_special"_a = false, "parse_special"_a = false,
            R"(Token ids of a text. Any bytes will do: what is not UTF-8 is encoded byte by byte.
 

@@ -136,10 +136,10 @@ def test_sentencepiece_bpe(llama, tmp_path, rng, form):
         for _ in range(200):
             text = "".join(rng.choice([*"abcde  é\n", "ñ", "歪"], size=int(rng.integers(1, 20))))
             assert ours.encode(text) == peer.encode(text, add_special_tokens=False).ids, text
-    file["normalizer"] = {"type": "Lowercase"}
+    file["normalizer"] = {"type": "BertNormalizer"}
     path.write_text(json.dumps(file))
     done = command("inspect", "--model", folder)
-    assert done.returncode == BAD_FILE and "Lowercase" in done.stderr
+    assert done.returncode == BAD_FILE and "BertNormalizer" in done.stderr
 
 
 def test_inspect(llama):
