@@ -10,29 +10,27 @@
 namespace ops_transformer::llm {
 namespace {
 
-constexpr std::int64_t kMostLayers = 1024, kLargestSize = std::int64_t{1} << 24, kLongest = std::int64_t{1} << 31;
-
 void read_heads(const ConfigKeys& keys, ModelConfig& config) {
-  config.num_q_heads = keys.require("attention.head_count", 1, 65536);
-  config.num_kv_heads = keys.find("attention.head_count_kv", 1, 65536).value_or(config.num_q_heads);
+  config.num_q_heads = keys.require("attention.head_count", 1, kMostHeads);
+  config.num_kv_heads = keys.find("attention.head_count_kv", 1, kMostHeads).value_or(config.num_q_heads);
   if (config.num_q_heads % config.num_kv_heads != 0) {
     throw InvalidFile(fmt::format("{} ({}) must be a multiple of {} ({})", keys.name("attention.head_count"),
                                   config.num_q_heads, keys.name("attention.head_count_kv"), config.num_kv_heads));
   }
-  const auto key_length = keys.find("attention.key_length", 1, 768);
+  const auto key_length = keys.find("attention.key_length", 1, kLargestHead);
   if (!key_length && config.hidden_size % config.num_q_heads != 0) {
     throw InvalidFile(fmt::format("{} ({}) must be a multiple of {} ({})", keys.name("embedding_length"),
                                   config.hidden_size, keys.name("attention.head_count"), config.num_q_heads));
   }
   config.head_dim = key_length.value_or(config.hidden_size / config.num_q_heads);
-  if (config.head_dim > 768) {
-    throw InvalidFile(fmt::format("head dimension is {}, must be at most 768", config.head_dim));
+  if (config.head_dim > kLargestHead) {
+    throw InvalidFile(fmt::format("head dimension is {}, must be at most {}", config.head_dim, kLargestHead));
   }
-  if (const auto value_length = keys.find("attention.value_length", 1, 768);
+  if (const auto value_length = keys.find("attention.value_length", 1, kLargestHead);
       value_length.value_or(config.head_dim) != config.head_dim) {
     keys.refuse("attention.value_length", std::to_string(*value_length), "the key length");
   }
-  if (const auto window = keys.find("attention.sliding_window", 0, kLongest); window.value_or(0) > 0) {
+  if (const auto window = keys.find("attention.sliding_window", 0, kMostPositions); window.value_or(0) > 0) {
     config.window = window;
   }
 }
@@ -46,7 +44,7 @@ void read_rope(const ConfigKeys& keys, ModelConfig& config) {
   const std::string scaling = keys.text("rope.scaling.type");
   const double factor = keys.positive("rope.scaling.factor", 1.0);
   const std::int64_t original_len =
-      keys.find("rope.scaling.original_context_length", 1, kLongest).value_or(config.context_len);
+      keys.find("rope.scaling.original_context_length", 1, kMostPositions).value_or(config.context_len);
   if (scaling.empty()) {
     config.position_scale = keys.positive("rope.scale_linear", 1.0);
   } else if (scaling == "linear") {
@@ -84,7 +82,7 @@ ModelConfig read_config(const ModelFile& file) {
   config.num_layers = keys.require("block_count", 1, kMostLayers);
   config.hidden_size = keys.require("embedding_length", 1, kLargestSize);
   config.intermediate_size = keys.require("feed_forward_length", 1, kLargestSize);
-  config.context_len = keys.require("context_length", 1, kLongest);
+  config.context_len = keys.require("context_length", 1, kMostPositions);
   config.norm_eps = float(keys.positive("attention.layer_norm_rms_epsilon", 1e-5, 1.0));
   read_heads(keys, config);
   read_rope(keys, config);
@@ -94,7 +92,7 @@ ModelConfig read_config(const ModelFile& file) {
   architecture.read_config(keys, config);
   const ModelTensor& embedding = file.tensor("token_embd.weight");
   config.vocab_size = std::int64_t(embedding.rows());
-  if (const auto vocab = keys.find("vocab_size", 0, kLongest); vocab && *vocab != config.vocab_size) {
+  if (const auto vocab = keys.find("vocab_size", 0, kMostPositions); vocab && *vocab != config.vocab_size) {
     throw InvalidFile(
         fmt::format("{} is {}, but token_embd.weight has {} rows", keys.name("vocab_size"), *vocab, config.vocab_size));
   }

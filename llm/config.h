@@ -10,6 +10,10 @@
 
 namespace ops_transformer::llm {
 
+/// The most that a model file may ask for, whatever its format.
+inline constexpr std::int64_t kMostLayers = 1024, kMostHeads = 65536, kLargestHead = 768;
+inline constexpr std::int64_t kLargestSize = std::int64_t{1} << 24, kMostPositions = std::int64_t{1} << 31;
+
 /// Sizes and constants of a decoder-only transformer, read from a model file and checked against its tensors.
 struct ModelConfig {
   std::string architecture;

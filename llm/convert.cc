@@ -12,12 +12,12 @@
 #include "llm/quantise.h"
 #include "llm/utf8.h"
 #include "ops_transformer/base/error.h"
+#include "ops_transformer/base/memory.h"
 #include "ops_transformer/gemm/dequantise.h"
 
 namespace ops_transformer::llm {
 namespace {
 
-constexpr std::size_t kAlignment = 32;           // GGUF's where no key says otherwise
 constexpr std::size_t kChunkElements = 1 << 18;  // converted at once: 1 MB of f32
 constexpr std::uint32_t kQuantizationVersion = 2;
 
@@ -119,7 +119,7 @@ class Converter {
       added.add_u32(std::string(kFileTypeKey), *type);
     const GgufMetadata own = added.build();
     for (const GgufEntry& entry : own.entries()) append_entry(entries, entry), ++num_entries;
-    append(out, std::uint32_t{0x46554747});
+    append(out, kGgufMagic);
     append(out, std::uint32_t{3});
     append(out, std::uint64_t{types_.size()});
     append(out, num_entries);
@@ -131,9 +131,9 @@ class Converter {
       for (std::size_t d = tensor.rank; d-- > 0;) append(out, std::uint64_t{tensor.dims[d]});
       append(out, std::uint32_t(dtype_info(types_[i]).ggml_type));
       append(out, std::uint64_t{data_bytes_});
-      data_bytes_ += (bytes_of(types_[i], tensor.num_elements) + kAlignment - 1) / kAlignment * kAlignment;
+      data_bytes_ += align_up(bytes_of(types_[i], tensor.num_elements), kGgufAlignment);
     }
-    out.resize((out.size() + kAlignment - 1) / kAlignment * kAlignment);
+    out.resize(align_up(out.size(), kGgufAlignment));
     return out;
   }
 
@@ -144,8 +144,8 @@ class Converter {
   }
 
   static void pad(OutputFile& file) {
-    constexpr std::byte kZeros[kAlignment] = {};
-    file.write(std::span(kZeros).first((kAlignment - file.written() % kAlignment) % kAlignment));
+    constexpr std::byte kZeros[kGgufAlignment] = {};
+    file.write(std::span(kZeros).first(align_up(file.written(), kGgufAlignment) - file.written()));
   }
 
   void write_tensor(OutputFile& file, const ModelTensor& tensor, DType type, std::size_t all) {

@@ -15,6 +15,9 @@
 
 namespace ops_transformer::llm {
 
+inline constexpr std::uint32_t kGgufMagic = 0x46554747;  // "GGUF", in front of a file
+inline constexpr std::size_t kGgufAlignment = 32;        // of tensors, where general.alignment gives no other
+
 /// Types of a metadata value; the numbers are those of GGUF.
 enum class GgufType : std::uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, string, array, u64, i64, f64 };
 inline constexpr std::uint32_t kNumGgufTypes = 13;

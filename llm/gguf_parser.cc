@@ -17,7 +17,6 @@
 namespace ops_transformer::llm {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x46554747;                // "GGUF"
 constexpr std::size_t kMinEntryBytes = 8 + 4 + 1;           // key length, type, a one-byte value
 constexpr std::size_t kMinTensorBytes = 8 + 4 + 8 + 4 + 8;  // name length, rank, one dimension, type, offset
 constexpr std::size_t kMaxKeyBytes = 65535;                 // the format's limit
@@ -54,7 +53,7 @@ class GgufParser {
   std::span<const std::byte> bytes_;
   ModelFileParts parts_;
   std::vector<GgufEntry> entries_;
-  std::size_t alignment_ = 32;
+  std::size_t alignment_ = kGgufAlignment;
   std::size_t pos_ = 0;
   std::uint64_t num_tensors_ = 0;
   std::uint64_t num_entries_ = 0;
@@ -89,7 +88,7 @@ ModelFileParts GgufParser::parse() {
 
 void GgufParser::read_header() {
   const auto magic = read<std::uint32_t>("the header");
-  if (magic != kMagic) fail(fmt::format("is not a GGUF file (magic {:08x}, needed {:08x})", magic, kMagic));
+  if (magic != kGgufMagic) fail(fmt::format("is not a GGUF file (magic {:08x}, needed {:08x})", magic, kGgufMagic));
   const auto version = read<std::uint32_t>("the header");
   if (version != 2 && version != 3) {
     const bool swapped = (version & 0xffff) == 0 && version != 0;

@@ -3,21 +3,17 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
-#include <numbers>
 #include <optional>
 #include <string_view>
 
+#include "llm/config.h"
 #include "llm/utf8.h"
 #include "ops_transformer/base/error.h"
 #include "ops_transformer/posembedding/rope_scaling.h"
 
 namespace ops_transformer::llm {
 namespace {
-
-constexpr std::int64_t kMostLayers = 1024, kLargestSize = std::int64_t{1} << 24, kMostPositions = std::int64_t{1} << 31;
-constexpr std::int64_t kMostHeads = 65536, kLargestHead = 768;
 
 struct Architecture {
   std::string_view model_class, model_type, gguf;
@@ -68,18 +64,21 @@ double positive(const JsonObject& object, const std::string& key, std::optional<
   return result;
 }
 
-/// How much slower each pair of dimensions turns, from the definition of Llama 3.1's scaling.
+/// How much slower each pair of dimensions turns.
 std::vector<float> llama3_factors(const JsonObject& scaling, double theta, std::int64_t head_dim) {
-  const double factor = positive(scaling, "factor", std::nullopt), low = positive(scaling, "low_freq_factor", 1.0);
-  const double high = positive(scaling, "high_freq_factor", 4.0);
-  const auto length = double(scaling.require_integer("original_max_position_embeddings", 1, kMostPositions));
-  if (low >= high)
-    scaling.refuse("low_freq_factor", fmt::format("is {}, must be below high_freq_factor {}", low, high));
+  const Llama3Scaling llama3{
+      .factor = positive(scaling, "factor", std::nullopt),
+      .low_frequency_factor = positive(scaling, "low_freq_factor", 1.0),
+      .high_frequency_factor = positive(scaling, "high_freq_factor", 4.0),
+      .original_context_len = scaling.require_integer("original_max_position_embeddings", 1, kMostPositions)};
+  if (llama3.low_frequency_factor >= llama3.high_frequency_factor) {
+    scaling.refuse("low_freq_factor", fmt::format("is {}, must be below high_freq_factor {}",
+                                                  llama3.low_frequency_factor, llama3.high_frequency_factor));
+  }
   std::vector<float> factors;
   for (std::int64_t i = 0; i < head_dim; i += 2) {
-    const double turns = length * std::pow(theta, -double(i) / double(head_dim)) / (2 * std::numbers::pi);
-    const double blend = std::clamp((turns - low) / (high - low), 0.0, 1.0);
-    factors.push_back(float(1 / ((1 - blend) / factor + blend)));
+    const auto kept = double(llama3.share_kept(std::pow(theta, -double(i) / double(head_dim))));
+    factors.push_back(float(1 / ((1 - kept) / llama3.factor + kept)));
   }
   return factors;
 }

@@ -11,7 +11,7 @@
 
 #include "llm/utf8.h"
 #include "ops_transformer/base/error.h"
-#include "ops_transformer/base/float16.h"
+#include "ops_transformer/gemm/dequantise.h"
 
 namespace ops_transformer::llm {
 namespace {
@@ -105,19 +105,8 @@ struct Steps {
   float plus = 0;
 };
 
-float load_float(DType dtype, const std::byte* at) {
-  if (dtype == DType::f32) {
-    float value;
-    std::memcpy(&value, at, sizeof value);
-    return value;
-  }
-  std::uint16_t bits;
-  std::memcpy(&bits, at, sizeof bits);
-  return dtype == DType::f16 ? to_float(Float16{bits}) : to_float(BFloat16{bits});
-}
-
 void make(const Steps& steps, std::span<const std::byte> stored, std::span<std::byte> out) {
-  const std::size_t element = element_bytes(steps.dtype), row_bytes = steps.row_len * element;
+  const std::size_t row_bytes = steps.row_len * element_bytes(steps.dtype);
   const std::size_t head_rows = steps.num_heads > 0 ? steps.num_rows / steps.num_heads : steps.num_rows;
   const std::size_t out_bytes = steps.widen ? steps.row_len * sizeof(float) : row_bytes;
   for (std::size_t row = 0; row < steps.num_rows; ++row) {
@@ -130,10 +119,9 @@ void make(const Steps& steps, std::span<const std::byte> stored, std::span<std::
       std::memcpy(to, in, row_bytes);
       continue;
     }
-    for (std::size_t c = 0; c < steps.row_len; ++c) {
-      const float value = load_float(steps.dtype, in + c * element) + steps.plus;
-      std::memcpy(to + c * sizeof(float), &value, sizeof value);
-    }
+    const std::span values(reinterpret_cast<float*>(to), steps.row_len);
+    dequantise_rows(steps.dtype, in, std::int64_t(steps.row_len), values.data());
+    for (float& value : values) value += steps.plus;
   }
 }
 

@@ -68,15 +68,21 @@ const ModelTensor& ModelFile::tensor(std::string_view name) const {
   return *found;
 }
 
+const TensorMaker* ModelFile::maker_of(const ModelTensor& tensor) const noexcept {
+  if (parts_.makers.empty()) return nullptr;
+  const TensorMaker& maker = parts_.makers[index_of(tensor)];
+  return maker ? &maker : nullptr;
+}
+
 std::span<const std::byte> ModelFile::data(const ModelTensor& tensor) const {
   const auto stored = parts_.files[tensor.file].bytes().subspan(tensor.offset, tensor.stored_bytes);
-  const auto index = std::size_t(&tensor - parts_.tensors.data());
-  if (parts_.makers.empty() || !parts_.makers[index]) return stored;
+  const TensorMaker* make = maker_of(tensor);
+  if (!make) return stored;
   const std::lock_guard lock(made_->mutex);
-  std::vector<std::byte>& made = made_->tensors[index];
+  std::vector<std::byte>& made = made_->tensors[index_of(tensor)];
   if (made.empty()) {
     std::vector<std::byte> bytes(tensor.bytes);
-    parts_.makers[index](stored, bytes);
+    (*make)(stored, bytes);
     made = std::move(bytes);
   }
   return made;
@@ -87,7 +93,7 @@ void ModelFile::read(const ModelTensor& tensor, std::size_t offset, std::span<st
     throw InvalidArgument(fmt::format("read: {} bytes from offset {} reach past tensor {} of {} bytes", out.size(),
                                       offset, shown(tensor.name), tensor.bytes));
   }
-  if (!parts_.makers.empty() && parts_.makers[std::size_t(&tensor - parts_.tensors.data())]) {
+  if (maker_of(tensor)) {
     std::ranges::copy(data(tensor).subspan(offset, out.size()), out.begin());
     return;
   }
@@ -97,7 +103,7 @@ void ModelFile::read(const ModelTensor& tensor, std::size_t offset, std::span<st
 void ModelFile::drop_pages(const ModelTensor& tensor) const noexcept {
   parts_.files[tensor.file].drop_pages(tensor.offset, tensor.stored_bytes);
   const std::lock_guard lock(made_->mutex);
-  made_->tensors.erase(std::size_t(&tensor - parts_.tensors.data()));
+  made_->tensors.erase(index_of(tensor));
 }
 
 }  // namespace ops_transformer::llm

@@ -85,6 +85,10 @@ class OPS_TRANSFORMER_API ModelFile {
   const ModelTensor* find_tensor(std::string_view name) const noexcept;
   /// The tensor; throws InvalidFile where the file has none.
   const ModelTensor& tensor(std::string_view name) const;
+  /// Its place in tensors().
+  std::size_t index_of(const ModelTensor& tensor) const noexcept {
+    return std::size_t(&tensor - parts_.tensors.data());
+  }
   /// The tensor's bytes, rows one after another. A tensor that is stored otherwise is made now, in memory that
   /// drop_pages frees.
   std::span<const std::byte> data(const ModelTensor& tensor) const;
@@ -98,6 +102,9 @@ class OPS_TRANSFORMER_API ModelFile {
 
  private:
   struct Made;
+  /// nullptr where the tensor is stored as it is wanted.
+  const TensorMaker* maker_of(const ModelTensor& tensor) const noexcept;
+
   ModelFileParts parts_;
   std::vector<std::uint32_t> by_name_;
   std::unique_ptr<Made> made_;

@@ -8,6 +8,7 @@
 // needs: llm/tokenizer_json.cc llm/tokenizer_json_rules.cc llm/json_file.cc llm/gguf_metadata_builder.cc
 // needs: ops_transformer/posembedding/rope_scaling.cc
 // needs: ops_transformer/base/validate.cc ops_transformer/base/tensor_view.cc
+// needs: ops_transformer/gemm/dequantise.cc ops_transformer/gemm/read_block.cc
 #include "llm/tokenizer.h"
 
 #include <fmt/format.h>

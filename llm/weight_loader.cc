@@ -66,7 +66,7 @@ const ModelTensor& WeightLoader::tensor(const std::string& name, std::int64_t ro
     throw InvalidFile(
         fmt::format("tensor {} is [{}, {}], must be [{}, {}]", name, tensor.rows(), tensor.cols(), rows, cols));
   }
-  used_[std::size_t(&tensor - file_.tensors().data())] = true;
+  used_[file_.index_of(tensor)] = true;
   return tensor;
 }
 

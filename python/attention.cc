@@ -98,8 +98,11 @@ struct Tensors {
   TensorView out_by_heads;
 };
 
-/// The call with all its arguments; the second result is lse where it is asked for.
-std::pair<Output, std::optional<Output>> attend(
+template <bool kReturnLse>
+using AttentionResult = std::conditional_t<kReturnLse, ArrayAndLse, ArrayOfKind>;
+
+template <bool kReturnLse>
+AttentionResult<kReturnLse> attend(
     const ArrayOfKind& query, const ArrayArgument& key, const ArrayArgument& value, bool causal,
     std::optional<float> softmax_scale, const std::optional<Window>& window, const std::optional<ArrayOfKind>& out,
     std::optional<std::int64_t> num_heads, const std::optional<std::string>& layout, const std::string& align,
@@ -108,7 +111,7 @@ std::pair<Output, std::optional<Output>> attend(
     float logit_soft_cap, const std::vector<float>& alibi_slopes, const std::vector<float>& sinks,
     const std::optional<ArrayArgument>& dropout_mask, float keep_prob, const Offsets& q_offsets,
     const Offsets& kv_offsets, const std::optional<ArrayArgument>& softmax_max,
-    const std::optional<ArrayArgument>& softmax_sum, bool return_lse, Context* context) {
+    const std::optional<ArrayArgument>& softmax_sum, const Literal<kReturnLse>&, Context* context) {
   const Tensors t(kOp, query, key, value, num_heads, layout, out);
   FlashAttentionOptions options{.mask = causal ? Mask::causal : Mask::none,
                                 .align = align_of(align),
@@ -128,7 +131,7 @@ std::pair<Output, std::optional<Output>> attend(
   if (bias_array) options.bias = bias_array->view;
   if (dropout_array) options.dropout_mask = dropout_array->view;
   std::optional<Output> lse, largest, sums;
-  if (return_lse) options.lse = lse.emplace(new_array(t.q_array, DType::f32, lse_shape(t.q, t.layout).span())).view;
+  if (kReturnLse) options.lse = lse.emplace(new_array(t.q_array, DType::f32, lse_shape(t.q, t.layout).span())).view;
   if (softmax_max) options.softmax_max = largest.emplace(import_output(kOp, "softmax_max", *softmax_max)).view;
   if (softmax_sum) options.softmax_sum = sums.emplace(import_output(kOp, "softmax_sum", *softmax_sum)).view;
   const bool packed = t.layout == Layout::tnd;
@@ -146,41 +149,24 @@ std::pair<Output, std::optional<Output>> attend(
       flash_attention(chosen, t.q, t.k, t.v, t.out_by_heads, options);
     }
   }
-  return {t.result, lse};
+  if constexpr (kReturnLse) {
+    return ArrayAndLse(nb::make_tuple(t.result.source, lse->source));
+  } else {
+    return ArrayOfKind(t.result.source);
+  }
 }
 
 /// The overload whose return_lse is kReturnLse; it says which result a call gives.
 template <bool kReturnLse, class ReturnLse, class... Extra>
 void def_flash_attention(nb::module_& module, const ReturnLse& return_lse, const Extra&... extra) {
-  using Result = std::conditional_t<kReturnLse, ArrayAndLse, ArrayOfKind>;
-  module.def(
-      "flash_attention",
-      [](const ArrayOfKind& query, const ArrayArgument& key, const ArrayArgument& value, bool causal,
-         std::optional<float> softmax_scale, const std::optional<Window>& window, const std::optional<ArrayOfKind>& out,
-         std::optional<std::int64_t> num_heads, const std::optional<std::string>& layout, const std::string& align,
-         const std::optional<Band>& band, const Offsets& prefix_lens, const std::optional<ArrayArgument>& visible,
-         const std::optional<ArrayArgument>& tree, const std::optional<ArrayArgument>& bias, bool bias_before_scale,
-         float logit_soft_cap, const std::vector<float>& alibi_slopes, const std::vector<float>& sinks,
-         const std::optional<ArrayArgument>& dropout_mask, float keep_prob, const Offsets& q_offsets,
-         const Offsets& kv_offsets, const std::optional<ArrayArgument>& softmax_max,
-         const std::optional<ArrayArgument>& softmax_sum, const Literal<kReturnLse>&, Context* context) {
-        const auto [result, lse] =
-            attend(query, key, value, causal, softmax_scale, window, out, num_heads, layout, align, band, prefix_lens,
-                   visible, tree, bias, bias_before_scale, logit_soft_cap, alibi_slopes, sinks, dropout_mask, keep_prob,
-                   q_offsets, kv_offsets, softmax_max, softmax_sum, kReturnLse, context);
-        if constexpr (kReturnLse) {
-          return Result(nb::make_tuple(result.source, lse->source));
-        } else {
-          return Result(result.source);
-        }
-      },
-      "query"_a, "key"_a, "value"_a, "causal"_a = false, "softmax_scale"_a = nb::none(), "window"_a = nb::none(),
-      "out"_a = nb::none(), nb::kw_only(), "num_heads"_a = nb::none(), "layout"_a = nb::none(), "align"_a = "last",
-      "band"_a = nb::none(), "prefix_lens"_a = nb::none(), "visible"_a = nb::none(), "tree"_a = nb::none(),
-      "bias"_a = nb::none(), "bias_before_scale"_a = false, "logit_soft_cap"_a = 0.0f,
-      "alibi_slopes"_a = std::vector<float>(), "sinks"_a = std::vector<float>(), "dropout_mask"_a = nb::none(),
-      "keep_prob"_a = 1.0f, "q_offsets"_a = nb::none(), "kv_offsets"_a = nb::none(), "softmax_max"_a = nb::none(),
-      "softmax_sum"_a = nb::none(), return_lse, "context"_a = nb::none(), extra...);
+  module.def("flash_attention", &attend<kReturnLse>, "query"_a, "key"_a, "value"_a, "causal"_a = false,
+             "softmax_scale"_a = nb::none(), "window"_a = nb::none(), "out"_a = nb::none(), nb::kw_only(),
+             "num_heads"_a = nb::none(), "layout"_a = nb::none(), "align"_a = "last", "band"_a = nb::none(),
+             "prefix_lens"_a = nb::none(), "visible"_a = nb::none(), "tree"_a = nb::none(), "bias"_a = nb::none(),
+             "bias_before_scale"_a = false, "logit_soft_cap"_a = 0.0f, "alibi_slopes"_a = std::vector<float>(),
+             "sinks"_a = std::vector<float>(), "dropout_mask"_a = nb::none(), "keep_prob"_a = 1.0f,
+             "q_offsets"_a = nb::none(), "kv_offsets"_a = nb::none(), "softmax_max"_a = nb::none(),
+             "softmax_sum"_a = nb::none(), return_lse, "context"_a = nb::none(), extra...);
 }
 
 }  // namespace

@@ -56,8 +56,7 @@ struct Scale {
           fmt::format("finite and above low_frequency_factor = {}", low));
     RopeFrequencies scaled{frequencies(theta, rotary_dim)};
     for (long double& f : scaled.radians) {
-      const long double turns = static_cast<long double>(llama3.original_context_len) * f / kTwoPi;
-      const long double kept = std::clamp((turns - low) / (high - low), 0.0L, 1.0L);
+      const long double kept = llama3.share_kept(f);
       f = kept * f + (1 - kept) * f / llama3.factor;
     }
     return scaled;
@@ -89,6 +88,11 @@ struct Scale {
 };
 
 }  // namespace
+
+long double Llama3Scaling::share_kept(long double f) const {
+  const long double turns = static_cast<long double>(original_context_len) * f / kTwoPi;
+  return std::clamp((turns - low_frequency_factor) / (high_frequency_factor - low_frequency_factor), 0.0L, 1.0L);
+}
 
 double YarnScaling::default_attention_factor() const { return 0.1 * std::log(factor) + 1.0; }
 

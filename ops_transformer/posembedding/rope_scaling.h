@@ -23,12 +23,14 @@ struct NtkScaling {
 
 /// Llama 3.1 (Grattafiori et al., 2024): a pair that turns less than low_frequency_factor times in the original context
 /// turns f / factor, one that turns more than high_frequency_factor times f, those between a blend by their turns.
-struct Llama3Scaling {
+struct OPS_TRANSFORMER_API Llama3Scaling {
   double factor = 8.0;  // >= 1
   double low_frequency_factor = 1.0;
   double high_frequency_factor = 4.0;  // above the low one
   std::int64_t original_context_len = 8192;
 
+  /// How much of f stays: 1 all, 0 none, which leaves f / factor.
+  long double share_kept(long double f) const;
   bool operator==(const Llama3Scaling&) const = default;
 };
 

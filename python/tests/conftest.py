@@ -24,6 +24,12 @@ def model_file(name, variable, argument=""):
 
 
 @pytest.fixture(scope="session")
+def english():
+    """20 kB of English that every Debian has."""
+    return pathlib.Path("/usr/share/common-licenses/GPL-3").read_bytes()[:20000]
+
+
+@pytest.fixture(scope="session")
 def model_path():
     return model_file("SmolLM2-135M-Instruct.Q4_1.gguf", "OPS_TRANSFORMER_TEST_MODEL")
 
