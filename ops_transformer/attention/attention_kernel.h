@@ -157,11 +157,12 @@ OPS_TRANSFORMER_KERNEL(flash_decode, AttentionFn, generic, avx2, avx512, avx512_
 inline constexpr int kMaxDecodeRows = 8;
 inline constexpr int kMaxHeadDim = 768;
 
-/// A row's result over part of the keys: o = sum of w v and l = sum of w, with weights w relative to the maximum m.
+/// A row's result over part of the keys: o times o_scale = sum of w v and l = sum of w, with weights w relative to the
+/// maximum m.
 struct AttentionPart {
   const void* o;  // nullptr: zeros
   DType o_dtype;
-  float m, l;
+  float m, l, o_scale;
 };
 
 /// Units of m: a weight is 2^(m * to_log2), the natural logarithm of one m * to_ln.

@@ -20,12 +20,12 @@ void merge(const AttentionArgs& args, const AttentionSequence& sequence, const A
   for (std::int64_t r = 0; r < merge.num_rows; ++r) {
     for (int p = 0; p < merge.num_parts; ++p) {
       const float* state = args.partials + (merge.first_partial + p * merge.num_rows + r) * args.partial_stride;
-      parts[p] = {state, DType::f32, state[args.partial_stride - 2], state[args.partial_stride - 1]};
+      parts[p] = {state, DType::f32, state[args.partial_stride - 2], state[args.partial_stride - 1], 1.0f};
     }
     const RowPlace place = row_place(args, merge.kv_head, merge.first_row + r);
     int num_parts = merge.num_parts;
     const float sink = args.sinks ? args.sinks[place.head] : kNoSink;
-    if (sink != kNoSink) parts[num_parts++] = {nullptr, DType::f32, sink * kLog2E, 1.0f};
+    if (sink != kNoSink) parts[num_parts++] = {nullptr, DType::f32, sink * kLog2E, 1.0f, 0.0f};
     fn(parts, num_parts, {1.0f, kLn2},
        {args.out, args.out_dtype, out_offset(args, sequence, place), args.value_dim,
         softmax_places(args, sequence, place), args.keep_scale},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops_transformer/attention/merge_attention_reference.h"
+#include "ops_transformer/attention/attention_update_reference.h"
 
 #include <cmath>
 #include <limits>

@@ -24,7 +24,8 @@ void merge_attention_row(const AttentionPart* parts, int num_parts, AttentionUni
     weights[p] = rescale_factor(splat(parts[p].m * units.to_log2), splat(m * units.to_log2))[0];
     l += weights[p] * parts[p].l;
   }
-  const F32 inverse = inverse_sum(splat(l)) * splat(row.scale);
+  // A quotient for each part, not one factor of the sum: where a part is the only one its own is exactly 1.
+  for (int p = 0; p < num_parts && l != 0.0f; ++p) weights[p] = weights[p] * parts[p].o_scale / l * row.scale;
   for (std::int64_t i = 0; i < row.value_dim; i += kLanes) {
     const int lanes = int(row.value_dim - i < kLanes ? row.value_dim - i : kLanes);
     F32 o{};
@@ -32,7 +33,7 @@ void merge_attention_row(const AttentionPart* parts, int num_parts, AttentionUni
       if (parts[p].l != 0.0f && parts[p].o)
         o = fma(load_any(parts[p].o, parts[p].o_dtype, i, lanes), splat(weights[p]), o);
     }
-    store_any(row.out, row.out_dtype, row.out_offset + i, o * inverse, lanes);
+    store_any(row.out, row.out_dtype, row.out_offset + i, o, lanes);
   }
   store_softmax(row.softmax, m * units.to_ln, l);
 }
