@@ -109,6 +109,15 @@ PackedWeights pack_gate_up(const ArrayArgument& gate, const ArrayArgument& up, c
   return PackedWeights::pack_gate_up(context_or_default(context), gate_view, up_view);
 }
 
+void save(const PackedWeights& self, const std::string& path) {
+  const nb::gil_scoped_release released;
+  self.save(path);
+}
+PackedWeights load(const std::string& path) {
+  const nb::gil_scoped_release released;
+  return PackedWeights::load(path);
+}
+
 std::vector<std::int64_t> with_last_dim(std::span<const std::int64_t> shape, std::int64_t last) {
   std::vector<std::int64_t> result(shape.begin(), shape.end());
   if (!result.empty()) result.back() = last;
@@ -174,6 +183,8 @@ of a row]. Immutable; any number of threads may use one.)")
                   "outputs.")
       .def_static("gate_up", &pack_gate_up, "gate"_a, "up"_a, "dtype"_a = nb::none(), "context"_a = nb::none(),
                   "Two weights of one shape, for gated_linear.")
+      .def("save", &save, "path"_a, "Writes them as they are packed; load gives them back without packing.")
+      .def_static("load", &load, "path"_a, "What save wrote; InvalidFile where the file isn't whole.")
       .def_prop_ro("dtype", [](const PackedWeights& self) { return dtype_name(self.dtype()); })
       .def_prop_ro("num_outputs", &PackedWeights::num_outputs)
       .def_prop_ro("num_inputs", &PackedWeights::num_inputs)

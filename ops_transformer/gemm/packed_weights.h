@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "ops_transformer/base/context.h"
 #include "ops_transformer/base/error.h"
@@ -36,6 +37,13 @@ class OPS_TRANSFORMER_API PackedWeights {
 
   /// Throws InvalidArgument: a dtype that can't be packed; sizes not from 0 to 2^40, or of 2^63 bytes together.
   static std::size_t packed_bytes(DType dtype, std::int64_t num_outputs, std::int64_t num_inputs);
+
+  /// Writes them as they are packed, with a checksum; a file at `path` is replaced once all is written. Throws
+  /// SystemFailure.
+  void save(const std::string& path) const;
+  /// Reads what save wrote. Whatever the file holds is checked first: sizes against each other and against the file's
+  /// own before they size anything, then the checksum. Throws InvalidFile, which names what is wrong; SystemFailure.
+  static PackedWeights load(const std::string& path);
 
   DType dtype() const noexcept { return dtype_; }
   std::int64_t num_outputs() const noexcept { return num_outputs_; }

@@ -237,3 +237,21 @@ def test_stacked_weights_are_checked():
     for weights in ([], [np.ones((8, 4), np.float32), np.ones((8, 4), np.float32)], [np.ones((16, 4)), WEIGHTS]):
         with pytest.raises((ValueError, TypeError)):
             ops.PackedWeights.stack(weights)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "q4_1", "q6_k"])
+def test_weights_are_saved_and_loaded(dtype, rng, tmp_path):
+    packed, _ = pack(rng.standard_normal((40, 256), np.float32), dtype)
+    packed.save(str(tmp_path / "weights"))
+    loaded = ops.PackedWeights.load(str(tmp_path / "weights"))
+    assert (loaded.dtype, loaded.num_outputs, loaded.num_inputs) == (dtype, 40, 256)
+    x = rng.standard_normal((3, 256), np.float32)
+    np.testing.assert_array_equal(ops.linear(x, loaded), ops.linear(x, packed))
+    data = bytearray((tmp_path / "weights").read_bytes())
+    data[200] ^= 1
+    (tmp_path / "damaged").write_bytes(data)
+    with pytest.raises(ops.InvalidFile, match="damaged"):
+        ops.PackedWeights.load(str(tmp_path / "damaged"))
+    (tmp_path / "cut").write_bytes(data[:-1])
+    with pytest.raises(ops.InvalidFile, match="bytes"):
+        ops.PackedWeights.load(str(tmp_path / "cut"))
