@@ -1,11 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // feeds: llm/model_file.cc llm/mapped_file.cc llm/gguf_parser.cc llm/gguf_metadata.cc
-// needs: llm/utf8.cc
-// needs: llm/safetensors_folder.cc llm/safetensors.cc llm/hf_config.cc llm/hf_tensors.cc llm/hf_tokenizer.cc
-// needs: llm/tokenizer_json.cc llm/tokenizer_json_rules.cc llm/tokenizer_gguf.cc llm/pre_tokenizer_rules.cc
-// needs: llm/json_file.cc llm/gguf_metadata_builder.cc ops_transformer/posembedding/rope_scaling.cc
-// needs: ops_transformer/base/validate.cc ops_transformer/base/tensor_view.cc
-// needs: ops_transformer/gemm/dequantise.cc ops_transformer/gemm/read_block.cc
 #include <cstdio>
 #include <cstdlib>
 #include <functional>

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // feeds: llm/safetensors.cc llm/json_file.cc llm/hf_config.cc llm/gguf_metadata_builder.cc
-// needs: llm/mapped_file.cc llm/gguf_metadata.cc llm/utf8.cc ops_transformer/posembedding/rope_scaling.cc
-// needs: ops_transformer/base/validate.cc ops_transformer/base/tensor_view.cc
 #include <string>
 
 #include "llm/hf_config.h"

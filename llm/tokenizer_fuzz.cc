@@ -2,13 +2,6 @@
 // feeds: llm/tokenizer.cc llm/tokenizer_gguf.cc llm/bpe.cc llm/vocabulary.cc llm/utf8.cc llm/text_stream.cc
 // feeds: llm/chat_template.cc llm/sentencepiece_bpe.cc llm/unigram.cc llm/fallback.cc llm/prefix_trie.cc
 // feeds: llm/charsmap.cc llm/added_tokens.cc
-// needs: llm/unicode.cc llm/text_normalizer.cc llm/pre_tokenizer.cc llm/pre_tokenizer_rules.cc llm/regex.cc
-// needs: llm/regex_translation.cc llm/model_file.cc llm/mapped_file.cc llm/gguf_parser.cc llm/gguf_metadata.cc
-// needs: llm/safetensors_folder.cc llm/safetensors.cc llm/hf_config.cc llm/hf_tensors.cc llm/hf_tokenizer.cc
-// needs: llm/tokenizer_json.cc llm/tokenizer_json_rules.cc llm/json_file.cc llm/gguf_metadata_builder.cc
-// needs: ops_transformer/posembedding/rope_scaling.cc
-// needs: ops_transformer/base/validate.cc ops_transformer/base/tensor_view.cc
-// needs: ops_transformer/gemm/dequantise.cc ops_transformer/gemm/read_block.cc
 #include "llm/tokenizer.h"
 
 #include <fmt/format.h>

@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // feeds: llm/tokenizer_json.cc llm/tokenizer_json_rules.cc llm/regex_translation.cc llm/regex.cc llm/pre_tokenizer.cc
 // feeds: llm/pre_tokenizer_rules.cc llm/text_normalizer.cc llm/unicode.cc
-// needs: llm/tokenizer.cc llm/tokenizer_gguf.cc llm/bpe.cc llm/vocabulary.cc llm/utf8.cc llm/sentencepiece_bpe.cc
-// needs: llm/unigram.cc llm/fallback.cc llm/prefix_trie.cc llm/charsmap.cc llm/added_tokens.cc llm/model_file.cc
-// needs: llm/mapped_file.cc llm/gguf_parser.cc llm/gguf_metadata.cc llm/gguf_metadata_builder.cc llm/json_file.cc
-// needs: llm/safetensors_folder.cc llm/safetensors.cc llm/hf_config.cc llm/hf_tensors.cc llm/hf_tokenizer.cc
-// needs: ops_transformer/posembedding/rope_scaling.cc ops_transformer/base/validate.cc
-// needs: ops_transformer/base/tensor_view.cc
 #include "llm/tokenizer_json.h"
 
 #include <fuzzer/FuzzedDataProvider.h>

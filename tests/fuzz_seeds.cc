@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writes what the fuzzers start from: `fuzz_seeds DIR` makes DIR/gguf_fuzz and DIR/safetensors_fuzz with small files
-// that use every part of the formats. The other fuzzers find their way from nothing.
+// that use every part of the formats. The tokenizers' fuzzers start from random bytes: from nothing libFuzzer's first
+// seconds go into inputs too short to make a vocabulary. The sampler's finds its way from nothing.
 #include <filesystem>
 #include <fstream>
+#include <random>
 #include <string>
 #include <string_view>
 
@@ -46,6 +48,16 @@ void write_safetensors(const std::filesystem::path& folder) {
   }
 }
 
+void write_random(const std::filesystem::path& folder) {
+  std::filesystem::create_directories(folder);
+  std::mt19937 random(1);
+  for (int count = 0; count < 200; ++count) {
+    std::string bytes(50 + 4 * count, '\0');
+    for (char& byte : bytes) byte = static_cast<char>(random());
+    std::ofstream(folder / std::to_string(count), std::ios::binary) << bytes;
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -53,6 +65,8 @@ int main(int argc, char** argv) {
   using ops_transformer::test::GgufWriter;
   if (argc != 2) return 2;
   write_safetensors(std::filesystem::path(argv[1]) / "safetensors_fuzz");
+  write_random(std::filesystem::path(argv[1]) / "tokenizer_fuzz");
+  write_random(std::filesystem::path(argv[1]) / "tokenizer_json_fuzz");
   const std::filesystem::path folder = std::filesystem::path(argv[1]) / "gguf_fuzz";
   std::filesystem::create_directories(folder);
   int count = 0;
