@@ -12,7 +12,7 @@
 #include "cli/generate_options.h"
 #include "llm/chat_template.h"
 #include "llm/engine.h"
-#include "llm/utf8.h"
+#include "llm/tokenizer/utf8.h"
 
 namespace ops_transformer::cli {
 

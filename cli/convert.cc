@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "llm/convert.h"
+#include "llm/formats/convert.h"
 
 #include <fmt/format.h>
 

@@ -4,8 +4,8 @@
 #include <map>
 
 #include "cli/command.h"
-#include "llm/model_file.h"
-#include "llm/utf8.h"
+#include "llm/formats/model_file.h"
+#include "llm/tokenizer/utf8.h"
 #include "ops_transformer/gemm/packed_weights.h"
 #include "ops_transformer/gemm/weight_format.h"
 

@@ -11,9 +11,9 @@ add_library(fuzz_support STATIC support/gguf_writer.cc ${CMAKE_SOURCE_DIR}/ops_t
 target_include_directories(fuzz_support PUBLIC ${CMAKE_SOURCE_DIR})
 target_link_libraries(fuzz_support PUBLIC fmt::fmt-header-only PkgConfig::PCRE2 PkgConfig::UTF8PROC)
 set(subjects
-    llm/hf_tensors.cc
-    llm/hf_tokenizer.cc
-    llm/safetensors_folder.cc
+    llm/formats/hf_tensors.cc
+    llm/formats/hf_tokenizer.cc
+    llm/formats/safetensors_folder.cc
     ops_transformer/base/tensor_view.cc
     ops_transformer/base/validate.cc
     ops_transformer/gemm/dequantise.cc

@@ -6,7 +6,7 @@ set(families ops_transformer/base ops_transformer/simd ops_transformer/profiler 
     ops_transformer/gemm ops_transformer/norm ops_transformer/posembedding ops_transformer/kv_cache
     ops_transformer/attention ops_transformer/ffn)
 if(OPS_TRANSFORMER_BUILD_LLM)
-  list(APPEND families llm)
+  list(APPEND families llm/formats llm/tokenizer llm)
 endif()
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")

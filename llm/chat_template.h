@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "llm/tokenizer.h"
+#include "llm/tokenizer/tokenizer.h"
 #include "ops_transformer/base/export.h"
 
 namespace ops_transformer::llm {

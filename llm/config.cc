@@ -5,7 +5,7 @@
 
 #include "llm/architecture.h"
 #include "llm/config_keys.h"
-#include "llm/utf8.h"
+#include "llm/tokenizer/utf8.h"
 
 namespace ops_transformer::llm {
 namespace {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "llm/model_file.h"
+#include "llm/formats/model_file.h"
 #include "ops_transformer/posembedding/rope.h"
 
 namespace ops_transformer::llm {

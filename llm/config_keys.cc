@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "llm/utf8.h"
+#include "llm/tokenizer/utf8.h"
 
 namespace ops_transformer::llm {
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "llm/model_file.h"
+#include "llm/formats/model_file.h"
 
 namespace ops_transformer::llm {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "llm/model_file.h"
+#include "llm/formats/model_file.h"
 #include "ops_transformer/base/memory.h"
 #include "ops_transformer/base/tensor_view.h"
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "llm/text_stream.h"
+#include "llm/tokenizer/text_stream.h"
 #include "ops_transformer/base/validate.h"
 
 namespace ops_transformer::llm {

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "llm/config.h"
-#include "llm/tokenizer.h"
+#include "llm/tokenizer/tokenizer.h"
 #include "ops_transformer/base/context.h"
 #include "ops_transformer/gemm/linear.h"
 #include "ops_transformer/kv_cache/kv_pool.h"

@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "llm/token_id.h"
+#include "llm/tokenizer/token_id.h"
 #include "ops_transformer/base/export.h"
 
 namespace ops_transformer::llm {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "llm/utf8.h"
+#include "llm/tokenizer/utf8.h"
 #include "ops_transformer/gemm/dequantise.h"
 #include "ops_transformer/gemm/weight_format.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "llm/tokenizer.h"
+#include "llm/tokenizer/tokenizer.h"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "llm/model_file.h"
+#include "llm/formats/model_file.h"
 #include "python/bindings.h"
 #include "python/text.h"
 

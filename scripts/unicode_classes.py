@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes llm/unicode_classes.h: what Unicode classes hold in the engine of PyPI's `tokenizers` beyond PCRE2's of Debian 12.
+"""Writes llm/tokenizer/unicode_classes.h: what Unicode classes hold in the engine of PyPI's `tokenizers` beyond PCRE2's of Debian 12.
 
-Run with a Python of Unicode 14 (3.11): python scripts/unicode_classes.py > llm/unicode_classes.h
+Run with a Python of Unicode 14 (3.11): python scripts/unicode_classes.py > llm/tokenizer/unicode_classes.h
 """
 import unicodedata
 

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "llm/model_file.h"
-#include "llm/tokenizer.h"
+#include "llm/formats/model_file.h"
+#include "llm/tokenizer/tokenizer.h"
 #include "tests/support/gguf_writer.h"
 
 namespace ops_transformer::test {

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "llm/tokenizer/pre_tokenizer.h"
+
+#include <gtest/gtest.h>
+
+#include <ctime>
+#include <string>
+#include <vector>
+
+#include "llm/sampler.h"
+#include "llm/tokenizer/pre_tokenizer_rules.h"
+#include "ops_transformer/base/error.h"
+#include "tests/support/pre_tokenizer_golden.h"
+
+namespace ops_transformer::llm {
+namespace {
+
+PreTokenizer named(std::string_view name) { return PreTokenizer(find_pre_tokenizer_rule(name).splits); }
+
+std::vector<std::string> pieces(const PreTokenizer& rule, std::string_view text) {
+  std::vector<std::string> out;
+  rule.split(text, true, [&](std::string_view piece) { out.emplace_back(piece); });
+  return out;
+}
+
+TEST(PreTokenizer, CutsAsTokenizersDoes) {  // case 109
+  for (const test::PreTokenizerGolden& golden : test::kPreTokenizerGolden) {
+    std::vector<int> lens;
+    for (const std::string& piece : pieces(named(golden.rule), golden.text)) {
+      lens.push_back(static_cast<int>(piece.size()));
+    }
+    EXPECT_EQ(lens, golden.lens) << golden.rule << ": " << golden.text;
+  }
+}
+
+TEST(PreTokenizer, UnknownRuleIsNamed) {  // case 109
+  try {
+    find_pre_tokenizer_rule("qwen3");
+    FAIL() << "accepted";
+  } catch (const InvalidFile& error) {
+    EXPECT_STREQ(
+        error.what(),
+        "key 'tokenizer.ggml.pre' names the unknown pre-tokenizer 'qwen3'; known are gpt-2, default, phi-2, "
+        "olmo, mpt, smollm, starcoder, refact, command-r, llama-bpe, llama3, llama-v3, dbrx, smaug-bpe, qwen2, "
+        "deepseek-r1-qwen, gpt-4o, tekken, falcon, deepseek-llm, deepseek-coder, deepseek-v3");
+  }
+}
+
+TEST(PreTokenizer, InvalidBytesAreOnePiece) {  // case 107
+  for (const char* name : {"smollm", "default", "llama-bpe"}) {
+    const PreTokenizer rule = named(name);
+    EXPECT_EQ(pieces(rule, "ab\xe6\xad"), (std::vector<std::string>{"ab", "\xe6\xad"}));
+    EXPECT_EQ(pieces(rule, "\xff\xc0\x80x"), (std::vector<std::string>{"\xff\xc0\x80", "x"}));
+    EXPECT_EQ(pieces(rule,
+                     "a\xed\xa0\x80"
+                     "b"),
+              (std::vector<std::string>{"a", "\xed\xa0\x80", "b"}));
+    EXPECT_EQ(pieces(rule, ""), std::vector<std::string>{});
+    EXPECT_EQ(pieces(rule, std::string_view("a\0\0b", 4)), (std::vector<std::string>{"a", std::string(2, '\0'), "b"}));
+  }
+}
+
+TEST(PreTokenizer, PiecesAreTheText) {
+  Random random(5);
+  for (const char* name : {"smollm", "default", "llama-bpe"}) {
+    const PreTokenizer rule = named(name);
+    for (int round = 0; round < 3000; ++round) {
+      std::string text;
+      for (std::size_t len = random.next() % 40; len > 0; --len) text += static_cast<char>(random.next() >> 56);
+      std::string joined;
+      for (const std::string& piece : pieces(rule, text)) {
+        EXPECT_FALSE(piece.empty());
+        joined += piece;
+      }
+      EXPECT_EQ(joined, text);
+    }
+  }
+}
+
+TEST(PreTokenizer, LongRunsTakeLinearTime) {
+  for (const PreTokenizerRule& known : pre_tokenizer_rules()) {
+    const std::string name(known.names.front());
+    const PreTokenizer rule = named(name);
+    for (const std::string unit : {" ", "\n", "a", "A", "1", "!", " \n", "\xff", "'", "\xcc\x81", "漢A"}) {
+      std::string text;
+      while (text.size() < (unit == " " ? 20'000'000u : 2'000'000u)) text += unit;
+      const std::clock_t start = std::clock();
+      std::size_t total = 0;
+      rule.split(text + "x", true, [&](std::string_view piece) { total += piece.size(); });
+      EXPECT_EQ(total, text.size() + 1);
+      EXPECT_LT(double(std::clock() - start) / CLOCKS_PER_SEC, 5.0) << name << " of '" << unit << "'";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ops_transformer::llm
