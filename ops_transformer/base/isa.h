@@ -53,7 +53,7 @@ struct Kernel {
 }  // namespace ops_transformer
 
 // Declares a kernel at each level of its `// levels:` line, and its table:
-//   OPS_TRANSFORMER_KERNEL(rms_norm_rows, RmsNormFn, generic, avx2, avx512)
+//   OPS_TRANSFORMER_KERNEL(rms_norm_rows, NormFn, generic, avx2, avx512)
 #define OPS_TRANSFORMER_KERNEL(name, Fn, ...)                                    \
   OPS_TRANSFORMER_EACH_LEVEL(OPS_TRANSFORMER_DECLARE_ROW, name, Fn, __VA_ARGS__) \
   inline constexpr ::ops_transformer::Kernel<Fn> name = [] {                     \

@@ -6,6 +6,7 @@
 #include "ops_transformer/base/validate.h"
 #include "ops_transformer/ffn/gated_epilogue_kernel.h"
 #include "ops_transformer/gemm/matmul.h"
+#include "ops_transformer/norm/norm_prologue.h"
 #include "ops_transformer/profiler/profiler.h"
 
 namespace ops_transformer {
@@ -20,6 +21,7 @@ void validate(const ConstTensorView& x, const PackedWeights& gate_up, const Tens
                              gate_up.num_outputs()));
   }
   check_matmul(kOp, x, gate_up, out, gate_up.num_gated_outputs(), options.activation);
+  if (options.norm) check_row_norm(kOp, x, *options.norm, out);
 }
 
 }  // namespace
@@ -28,14 +30,17 @@ void gated_linear(Context& context, const ConstTensorView& x, const PackedWeight
                   const GatedLinearOptions& options) {
   validate(x, gate_up, out, options);
   const std::int64_t rows = x.size(0), outputs = gate_up.num_gated_outputs(), inputs = gate_up.num_inputs();
+  std::optional<NormPrologue> norm;
+  if (options.norm) norm.emplace(context, x, *options.norm);
+  const Work norm_work = norm ? norm->work() : Work{};
   Zone zone(context, kOp,
             {.bytes = std::int64_t(gate_up.bytes()) + rows * inputs * std::int64_t(element_bytes(x.dtype())) +
-                      rows * outputs * std::int64_t(element_bytes(out.dtype())),
-             .flops = 4 * rows * outputs * inputs});
+                      rows * outputs * std::int64_t(element_bytes(out.dtype())) + norm_work.bytes,
+             .flops = 4 * rows * outputs * inputs + norm_work.flops});
   CallScope call(context);
-  const MatmulPlan plan =
-      plan_matmul({gate_up.dtype(), x.dtype(), options.arithmetic, rows, inputs, gate_up.num_outputs() / kTileOutputs},
-                  this_device(context.isa()), call.num_threads());
+  const MatmulPlan plan = plan_matmul({gate_up.dtype(), x.dtype(), options.arithmetic, rows, inputs,
+                                       gate_up.num_outputs() / kTileOutputs, norm.has_value()},
+                                      this_device(context.isa()), call.num_threads());
   zone.plan([&] { return describe(plan); });
   EpilogueArgs epilogue{};
   epilogue.out = out.data();
@@ -43,7 +48,7 @@ void gated_linear(Context& context, const ConstTensorView& x, const PackedWeight
   epilogue.out_dtype = out.dtype();
   epilogue.num_outputs = outputs;
   epilogue.activation = options.activation;
-  run_matmul(call, plan, x, gate_up, gated_epilogue.at(context.isa()), epilogue);
+  run_matmul(call, plan, x, gate_up, gated_epilogue.at(context.isa()), epilogue, norm ? &norm->prologue() : nullptr);
 }
 
 }  // namespace ops_transformer

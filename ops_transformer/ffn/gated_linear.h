@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
+
 #include "ops_transformer/base/context.h"
 #include "ops_transformer/base/error.h"
 #include "ops_transformer/base/tensor_view.h"
 #include "ops_transformer/gemm/linear.h"
+#include "ops_transformer/norm/norm_linear.h"
 
 namespace ops_transformer {
 
 struct GatedLinearOptions {
   Activation activation = Activation::silu;  // silu: SwiGLU; gelu_tanh, gelu_erf: GeGLU; relu: ReGLU; none: bilinear
   Arithmetic arithmetic = Arithmetic::fast;
+  std::optional<RowNorm> norm{};  // x is normalised while it is read
 };
 
 /// Gated linear unit (Shazeer, 2020): out = activation(x gate^T) * (x up^T), multiplied while both sums are in L1, so

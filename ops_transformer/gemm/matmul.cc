@@ -98,6 +98,15 @@ std::int64_t choose_rows(std::int64_t num_rows, std::int64_t granule, int num_th
   return best;
 }
 
+// The first lines of the weights from a tile on, for a thread that has other work before it reads them.
+void prefetch_weights(const MultiplyArgs& args, std::int64_t tile, std::int64_t num_tiles) {
+  constexpr std::int64_t kBytes = 8192;
+  if (tile >= num_tiles) return;
+  const std::int64_t bytes = std::min(kBytes, (num_tiles - tile) * args.tile_bytes);
+  const std::byte* const first = args.weights + tile * args.tile_bytes;
+  for (std::int64_t i = 0; i < bytes; i += std::int64_t(kAlignment)) __builtin_prefetch(first + i);
+}
+
 }  // namespace
 
 double flops_per_cycle(const MatmulProblem& problem, const DeviceSpec& device) {
@@ -108,7 +117,7 @@ MatmulPlan plan_matmul(const MatmulProblem& problem, const DeviceSpec& device, i
   const WeightFormat& format = *find_weight_format(problem.weights);
   MatmulPlan plan;
   plan.method = &format.method(problem.arithmetic);
-  plan.prepares = !plan.method->reads_as_it_lies(problem.x, problem.num_inputs, device.isa);
+  plan.prepares = problem.has_prologue || !plan.method->reads_as_it_lies(problem.x, problem.num_inputs, device.isa);
   plan.prepared_row_bytes = std::int64_t(plan.method->prepared_row_bytes(problem.num_inputs));
   if (problem.num_rows == 0 || problem.num_tiles == 0) return plan;
   const auto tile_bytes = std::int64_t(format.tile_bytes(problem.num_inputs));
@@ -141,7 +150,7 @@ std::string describe(const MatmulPlan& plan) {
 }
 
 void run_matmul(CallScope& call, const MatmulPlan& plan, const ConstTensorView& x, const PackedWeights& weights,
-                EpilogueFn* epilogue, const EpilogueArgs& epilogue_args) {
+                EpilogueFn* epilogue, const EpilogueArgs& epilogue_args, const RowPrologue* prologue) {
   const std::int64_t num_rows = x.size(0), num_tiles = divide_up(weights.num_outputs(), kTileOutputs);
   if (num_rows == 0 || num_tiles == 0) return;
   const Isa isa = call.context().isa();
@@ -152,18 +161,44 @@ void run_matmul(CallScope& call, const MatmulPlan& plan, const ConstTensorView& 
   args.inputs_per_block = plan.inputs_per_block;
   args.epilogue = epilogue;
   args.epilogue_args = &epilogue_args;
-  PrepareArgs prepare{x.data(), nullptr, args.num_inputs, x.stride(0), plan.prepared_row_bytes, x.dtype()};
-  PrepareFn* const prepare_rows = plan.method->prepare->at(isa);
+  PrepareFn* const prepare = plan.method->prepare->at(isa);
   const std::int64_t most_rows = std::min(num_rows, plan.rows_per_item);
+  std::span<float> made;  // a row for each worker
+  const std::size_t made_len = align_up(std::size_t(args.num_inputs), 16);
+  if (prologue) made = call.arena().allocate<float>(std::size_t(call.num_threads()) * made_len);
+  const auto prepare_rows = [&](std::int64_t first, std::int64_t last, std::byte* to, int worker) {
+    PrepareArgs rows{nullptr, to, args.num_inputs, x.stride(0), plan.prepared_row_bytes, x.dtype()};
+    if (!prologue) {
+      rows.x = x.as<std::byte>() + first * x.stride(0) * std::int64_t(element_bytes(x.dtype()));
+      return prepare(rows, 0, last - first);
+    }
+    float* const row = made.data() + std::size_t(worker) * made_len;
+    rows.x = row;
+    rows.x_dtype = DType::f32;
+    for (std::int64_t r = first; r < last; ++r, rows.prepared += plan.prepared_row_bytes) {
+      prologue->make_row(prologue->args, r, row);
+      prepare(rows, 0, 1);
+    }
+  };
   std::span<std::byte> prepared;
   if (plan.prepares_in_items) {
     prepared = call.arena().allocate<std::byte>(std::size_t(call.num_threads() * most_rows * plan.prepared_row_bytes));
     args.x_row_bytes = plan.prepared_row_bytes;
   } else if (plan.prepares) {
     prepared = call.arena().allocate<std::byte>(std::size_t(num_rows * plan.prepared_row_bytes));
-    prepare.prepared = prepared.data();
-    call.parallel_rows(num_rows, args.num_inputs,
-                       [&](std::int64_t first, std::int64_t last, int) { prepare_rows(prepare, first, last); });
+    const auto at = [&](std::int64_t row) { return prepared.data() + row * plan.prepared_row_bytes; };
+    if (prologue && num_rows <= call.num_threads()) {
+      // Every thread asks for the weights it will start with before rows keep some of them busy.
+      call.parallel_for(std::size_t(call.num_threads()), [&](std::size_t item, int worker) {
+        prefetch_weights(args, std::int64_t(item) * plan.tiles_per_item, num_tiles);
+        const auto row = std::int64_t(item);
+        if (row < num_rows) prepare_rows(row, row + 1, at(row), worker);
+      });
+    } else {
+      call.parallel_rows(num_rows, args.num_inputs, [&](std::int64_t first, std::int64_t last, int worker) {
+        prepare_rows(first, last, at(first), worker);
+      });
+    }
     args.x = prepared.data();
     args.x_row_bytes = plan.prepared_row_bytes;
   } else {
@@ -181,12 +216,10 @@ void run_matmul(CallScope& call, const MatmulPlan& plan, const ConstTensorView& 
                               std::min(num_tiles, first_tile + plan.tiles_per_item)};
     float* const worker_sums = sums.data() + std::size_t(worker) * sums_per_worker;
     if (!plan.prepares_in_items) return kernel(args, range, worker_sums);
-    PrepareArgs own_prepare = prepare;
-    own_prepare.x = x.as<std::byte>() + first_row * x.stride(0) * std::int64_t(element_bytes(x.dtype()));
-    own_prepare.prepared = prepared.data() + worker * most_rows * plan.prepared_row_bytes;
-    prepare_rows(own_prepare, 0, range.last_row - first_row);
+    std::byte* const own_rows = prepared.data() + worker * most_rows * plan.prepared_row_bytes;
+    prepare_rows(first_row, range.last_row, own_rows, worker);
     MultiplyArgs own = args;
-    own.x = own_prepare.prepared;
+    own.x = own_rows;
     own.x_first_row = first_row;
     kernel(own, range, worker_sums);
   });

@@ -17,6 +17,7 @@ struct MatmulProblem {
   DType weights = DType::f32, x = DType::f32;
   Arithmetic arithmetic = Arithmetic::fast;
   std::int64_t num_rows = 0, num_inputs = 0, num_tiles = 0;
+  bool has_prologue = false;  // rows of x are made while they are read, as f32
 };
 
 /// Products and additions that a core does a cycle, in the type that the arithmetic multiplies in.
@@ -42,9 +43,17 @@ OPS_TRANSFORMER_API std::string describe(const MatmulPlan& plan);
 OPS_TRANSFORMER_API std::vector<std::string> explain(const MatmulProblem& problem, const MatmulPlan& plan,
                                                      const DeviceSpec& device, int num_threads);
 
-/// x [rows, num_inputs] by weights; `epilogue` receives the finished sums. Doesn't throw but for lack of memory.
+/// What another family does to a row of x before it is multiplied (a norm): row r as num_inputs floats. Called once for
+/// each row, on any thread.
+struct RowPrologue {
+  void (*make_row)(const void* args, std::int64_t row, float* out) noexcept;
+  const void* args;
+};
+
+/// x [rows, num_inputs] by weights; `epilogue` receives the finished sums. With a prologue (and a plan that knows of
+/// it) only the number of x's rows is read here. Doesn't throw but for lack of memory.
 void run_matmul(CallScope& call, const MatmulPlan& plan, const ConstTensorView& x, const PackedWeights& weights,
-                EpilogueFn* epilogue, const EpilogueArgs& epilogue_args);
+                EpilogueFn* epilogue, const EpilogueArgs& epilogue_args, const RowPrologue* prologue = nullptr);
 
 /// What validation of such operators shares: x fits the weights, the activation is one, and out has this many columns
 /// and overlaps neither x nor the weights.

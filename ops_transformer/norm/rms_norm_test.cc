@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "ops_transformer/norm/rms_norm_kernel.h"
+#include "ops_transformer/norm/norm_kernel.h"
 #include "ops_transformer/norm/rms_norm_reference.h"
 #include "ops_transformer/profiler/profiler.h"
 #include "ops_transformer/tuning/device_spec.h"
