@@ -4,7 +4,7 @@
 # *.cc is the library.
 set(families ops_transformer/base ops_transformer/simd ops_transformer/profiler ops_transformer/tuning
     ops_transformer/gemm ops_transformer/norm ops_transformer/posembedding ops_transformer/kv_cache
-    ops_transformer/attention ops_transformer/ffn)
+    ops_transformer/attention ops_transformer/ffn ops_transformer/block)
 if(OPS_TRANSFORMER_BUILD_LLM)
   list(APPEND families llm/formats llm/tokenizer llm)
 endif()

@@ -26,6 +26,18 @@ OPS_TRANSFORMER_INLINE void cos_sin(I32 turns, F32& cosine, F32& sine) noexcept 
   sine = (F32)((I32)(swap ? c : s) ^ ((quadrant & 2) << 30));
 }
 
+// Of pairs i … i + lanes - 1, for a position that is not in the table.
+OPS_TRANSFORMER_INLINE void computed_rotation(const RopeAngles& angles, std::int64_t position, std::int64_t i,
+                                              int lanes, F32& cosine, F32& sine) noexcept {
+  std::int32_t turns[kLanes] = {};
+  for (int j = 0; j < lanes; ++j) turns[j] = std::int32_t(turn_at(angles.turns[i + j], position) >> 32);
+  I32 t;
+  __builtin_memcpy(&t, turns, sizeof t);
+  cos_sin(t, cosine, sine);
+  cosine *= splat(angles.amplitude);
+  sine *= splat(angles.amplitude);
+}
+
 // Where a position's cosines and sines are; computed into scratch[2 * half] if not in the table.
 [[maybe_unused]] Rotation rotation_at(const RopeAngles& angles, std::int64_t position, float* scratch) noexcept {
   if (position >= 0 && position < angles.table_len) {
@@ -34,14 +46,10 @@ OPS_TRANSFORMER_INLINE void cos_sin(I32 turns, F32& cosine, F32& sine) noexcept 
   float *cosines = scratch, *sines = scratch + angles.half;
   for (std::int64_t i = 0; i < angles.half; i += kLanes) {
     const int lanes = int(angles.half - i < kLanes ? angles.half - i : kLanes);
-    std::int32_t turns[kLanes] = {};
-    for (int j = 0; j < lanes; ++j) turns[j] = std::int32_t(turn_at(angles.turns[i + j], position) >> 32);
-    I32 t;
-    __builtin_memcpy(&t, turns, sizeof t);
     F32 c, s;
-    cos_sin(t, c, s);
-    store_first(cosines + i, c * splat(angles.amplitude), lanes);
-    store_first(sines + i, s * splat(angles.amplitude), lanes);
+    computed_rotation(angles, position, i, lanes, c, s);
+    store_first(cosines + i, c, lanes);
+    store_first(sines + i, s, lanes);
   }
   return {cosines, sines};
 }
