@@ -102,16 +102,19 @@ template <bool kReturnLse>
 using AttentionResult = std::conditional_t<kReturnLse, ArrayAndLse, ArrayOfKind>;
 
 template <bool kReturnLse>
-AttentionResult<kReturnLse> attend(
-    const ArrayOfKind& query, const ArrayArgument& key, const ArrayArgument& value, bool causal,
-    std::optional<float> softmax_scale, const std::optional<Window>& window, const std::optional<ArrayOfKind>& out,
-    std::optional<std::int64_t> num_heads, const std::optional<std::string>& layout, const std::string& align,
-    const std::optional<Band>& band, const Offsets& prefix_lens, const std::optional<ArrayArgument>& visible,
-    const std::optional<ArrayArgument>& tree, const std::optional<ArrayArgument>& bias, bool bias_before_scale,
-    float logit_soft_cap, const std::vector<float>& alibi_slopes, const std::vector<float>& sinks,
-    const std::optional<ArrayArgument>& dropout_mask, float keep_prob, const Offsets& q_offsets,
-    const Offsets& kv_offsets, const std::optional<ArrayArgument>& softmax_max,
-    const std::optional<ArrayArgument>& softmax_sum, const Literal<kReturnLse>&, Context* context) {
+AttentionResult<kReturnLse> attend(const ArrayOfKind& query, const ArrayArgument& key, const ArrayArgument& value,
+                                   bool causal, std::optional<float> softmax_scale, const std::optional<Window>& window,
+                                   const std::optional<ArrayOfKind>& out, std::optional<std::int64_t> num_heads,
+                                   const std::optional<std::string>& layout, const std::string& align,
+                                   const std::optional<Band>& band, const Offsets& prefix_lens,
+                                   const std::optional<ArrayArgument>& visible,
+                                   const std::optional<ArrayArgument>& tree, const std::optional<ArrayArgument>& bias,
+                                   bool bias_before_scale, float logit_soft_cap, const std::vector<float>& alibi_slopes,
+                                   const std::vector<float>& sinks, const std::optional<ArrayArgument>& dropout_mask,
+                                   float keep_prob, const Offsets& q_offsets, const Offsets& kv_offsets,
+                                   const std::optional<ArrayArgument>& softmax_max,
+                                   const std::optional<ArrayArgument>& softmax_sum, std::int64_t block_size,
+                                   const Literal<kReturnLse>&, Context* context) {
   const Tensors t(kOp, query, key, value, num_heads, layout, out);
   FlashAttentionOptions options{.mask = causal ? Mask::causal : Mask::none,
                                 .align = align_of(align),
@@ -120,7 +123,8 @@ AttentionResult<kReturnLse> attend(
                                 .logit_soft_cap = logit_soft_cap,
                                 .alibi_slopes = alibi_slopes,
                                 .keep_prob = keep_prob,
-                                .sinks = sinks};
+                                .sinks = sinks,
+                                .block_size = block_size};
   set_window(options, window, band);
   if (prefix_lens) options.prefix_lens = *prefix_lens;
   const auto visible_array = import_input(kOp, "visible", visible), tree_array = import_input(kOp, "tree", tree),
@@ -166,7 +170,7 @@ void def_flash_attention(nb::module_& module, const ReturnLse& return_lse, const
              "bias_before_scale"_a = false, "logit_soft_cap"_a = 0.0f, "alibi_slopes"_a = std::vector<float>(),
              "sinks"_a = std::vector<float>(), "dropout_mask"_a = nb::none(), "keep_prob"_a = 1.0f,
              "q_offsets"_a = nb::none(), "kv_offsets"_a = nb::none(), "softmax_max"_a = nb::none(),
-             "softmax_sum"_a = nb::none(), return_lse, "context"_a = nb::none(), extra...);
+             "softmax_sum"_a = nb::none(), "block_size"_a = 0, return_lse, "context"_a = nb::none(), extra...);
 }
 
 }  // namespace
@@ -197,7 +201,8 @@ byte key / 8 set: the weight is kept, divided by keep_prob. For TND visible and 
 softmax_scale None: 1 / sqrt(head_dim). A query that sees no key gives 0, and lse -inf. return_lse
 adds log(sum(exp(scores))), natural log, [batch, num_q_heads, q_len] ([total_q, num_q_heads] for TND)
 f32. softmax_max, softmax_sum: arrays [batch, num_q_heads, q_len, 8] f32 that are written, eight
-copies of each row's maximum and sum.)");
+copies of each row's maximum and sum. block_size: keys of a tile instead of the plan's choice, taken
+as a multiple of 16, at most 256; the result is the same but for rounding.)");
   def_flash_attention<true>(module, "return_lse"_a);
   module.def(
       "alibi_attention",

@@ -255,6 +255,7 @@ void AttentionCall::validate(bool paged) const {
   if (!std::isfinite(options.logit_soft_cap) || options.logit_soft_cap < 0) {
     invalid(op, fmt::format("logit_soft_cap is {}, must be finite and >= 0", options.logit_soft_cap));
   }
+  if (options.block_size < 0) invalid(op, fmt::format("block_size is {}, must be >= 0", options.block_size));
   check_window(op, options);
   check_per_head(op, "alibi_slopes", options.alibi_slopes, num_q_heads(), false);
   check_per_head(op, "sinks", options.sinks, num_q_heads(), true);
@@ -287,6 +288,7 @@ AttentionArgs AttentionCall::args() const {
   args.value_dim = shape.value_dim;
   args.group = shape.num_q_heads / shape.num_kv_heads;
   args.kv_dtype = shape.kv_dtype;
+  args.key_tile = int(std::min<std::int64_t>(options.block_size, kMaxKeyTile));
   args.window_left = clamp_window(options.window == kNoWindow ? options.window_left : options.window - 1);
   args.window_right = clamp_window(options.window_right);
   if (options.mask == Mask::causal) args.window_right = std::min<std::int64_t>(args.window_right, 0);

@@ -17,8 +17,9 @@ std::vector<std::string> explain(const AttentionProblem& problem, const Attentio
       "{} rows in the lanes of a block: {} query heads share a key head, so its keys are read once for the group",
       plan.block_rows, group));
   reasons.push_back(
-      fmt::format("tiles of {} keys, {} blocks over each packed tile: {} KB of scratch a thread, L2 is {} KB",
-                  plan.key_tile, plan.blocks_per_item, plan.scratch_bytes / 1024, device.l2_bytes / 1024));
+      fmt::format("tiles of {} keys{}, {} blocks over each packed tile: {} KB of scratch a thread, L2 is {} KB",
+                  plan.key_tile, policy.block_size ? " (asked for)" : "", plan.blocks_per_item,
+                  plan.scratch_bytes / 1024, device.l2_bytes / 1024));
   if (policy.deterministic) {
     reasons.push_back(
         "deterministic: one kernel for prefill and decode, and no sharing out of keys, so bits depend on nothing else");

@@ -16,6 +16,11 @@ namespace {
 // Bytes of a key and its value that flash_decode gets through in a cycle, for a group of up to 4 rows.
 constexpr double kDecodeBytesPerCycle = 16;
 
+// Whole vectors of keys at every level, and what the kernel's tables hold.
+int tile_of(std::int64_t block_size) {
+  return int(align_up(std::size_t(std::min<std::int64_t>(block_size, kMaxKeyTile)), 16));
+}
+
 }  // namespace
 
 AttentionPlan plan(const AttentionProblem& problem, const DeviceSpec& device, const AttentionPolicy& policy) {
@@ -26,7 +31,7 @@ AttentionPlan plan(const AttentionProblem& problem, const DeviceSpec& device, co
   plan.decode_rows = !policy.deterministic && group <= kMaxDecodeRows;
   plan.split_keys = !policy.deterministic && policy.num_threads > 1;
   // Must not depend on lengths: in deterministic mode the tiles' borders are part of the result.
-  plan.key_tile = 128;
+  plan.key_tile = policy.block_size == 0 ? 128 : tile_of(policy.block_size);
   plan.block_rows = (device.vector_bytes == 64 ? 4 : 2) * device.f32_lanes();
   const auto layout =
       FlashTilesLayout::make(problem.head_dim, problem.value_dim, plan.key_tile, plan.block_rows, plan.bf16_dot);

@@ -21,6 +21,7 @@ struct AttentionProblem {
 struct AttentionPolicy {
   int num_threads;
   bool deterministic;
+  std::int64_t block_size = 0;  // keys of a tile that the caller asks for; 0: the plan's choice
 };
 
 /// How a call is cut into items. Lengths enter only in the schedule.

@@ -48,7 +48,8 @@ Work work_of(const AttentionProblem& problem, const AttentionArgs& args, const A
 void run_attention(CallScope& call, Zone& zone, const AttentionProblem& problem, AttentionArgs args,
                    std::span<const AttentionSequence> sequences) {
   Context& context = call.context();
-  const AttentionPlan chosen = plan(problem, this_device(context.isa()), {call.num_threads(), context.deterministic()});
+  const AttentionPlan chosen =
+      plan(problem, this_device(context.isa()), {call.num_threads(), context.deterministic(), args.key_tile});
   zone.plan([&] { return describe(chosen); });
   args.key_tile = chosen.key_tile;
   args.partial_stride = chosen.partial_stride;

@@ -13,8 +13,8 @@ namespace ops_transformer {
 /// Bytes and operations of one sequence.
 Work work_of(const AttentionProblem& problem, const AttentionArgs& args, const AttentionSequence& sequence);
 
-/// Plan, schedule and run of every face of attention; all has been validated. `partials` and `key_tile` of args are set
-/// here.
+/// Plan, schedule and run of every face of attention; all has been validated. `partials` of args is set here;
+/// `key_tile` is what the caller asks for, 0: the plan's.
 void run_attention(CallScope& call, Zone& zone, const AttentionProblem& problem, AttentionArgs args,
                    std::span<const AttentionSequence> sequences);
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "tests/support/random.h"
@@ -53,6 +54,11 @@ TEST(AttentionPlan, IsAFunctionOfProblemDeviceAndPolicy) {
   EXPECT_FALSE(avx2.bf16_dot);
   EXPECT_EQ(avx2.block_rows, 16);
   EXPECT_NE(describe(bf16), describe(exact));
+  for (const auto& [asked, tile] : {std::pair{1, 16}, {16, 16}, {100, 112}, {256, 256}, {100000, 256}}) {
+    const AttentionPlan overridden = plan(kSmolLm, made_up_device(), {2, false, asked});
+    EXPECT_EQ(overridden.key_tile, tile);
+    EXPECT_LE(overridden.scratch_bytes, made_up_device().l2_bytes);
+  }
   // The widest rows there are still have room for one block.
   EXPECT_GE(plan({1, 1, 768, 768, DType::f32}, made_up_device(), {2, false}).blocks_per_item, 1);
 }

@@ -44,6 +44,8 @@ struct FlashAttentionOptions {
   std::optional<TensorView> lse{};          // out: log(sum(exp(scores))), natural log, f32
   std::optional<TensorView> softmax_max{};  // out: largest score of the query, f32, eight copies
   std::optional<TensorView> softmax_sum{};  // out: sum(exp(score - largest)), f32, eight copies
+  std::int64_t block_size = 0;              // keys of a tile instead of the plan's choice (0), rounded up to a multiple
+                                            // of 16, at most 256; results are the same but for rounding
 };
 
 /// Scaled dot-product attention without a score matrix (Dao et al., 2022; Milakov and Gimelshein, 2018): out =

@@ -197,6 +197,18 @@ def test_every_level(isa, dtype, q_len, rng):
         check(ops.flash_attention(q, k, v, causal=True, return_lse=True, context=context), q, k, v, 0.125, True)
 
 
+@pytest.mark.parametrize("dtype", sorted(references.DTYPES))
+def test_block_size_overrides_the_plan(dtype, rng):
+    """The article's block_size=128; any other gives the same within rounding, in deterministic mode too."""
+    q, k, v = (rng.standard_normal((1, heads, 300, 40)).astype(references.DTYPES[dtype]) for heads in (4, 2, 2))
+    for block_size in (0, 1, 16, 64, 100, 128, 256, 1 << 40):
+        for context in (None, ops.Context(deterministic=True)):
+            result = ops.flash_attention(q, k, v, causal=True, block_size=block_size, return_lse=True, context=context)
+            check(result, q, k, v, 40**-0.5, True)
+    with pytest.raises(ValueError, match="block_size is -1, must be >= 0"):
+        ops.flash_attention(q, k, v, block_size=-1)
+
+
 def test_article_names_and_strides(rng):
     """Tensors as projections leave them, [batch, seq, heads, head_dim] seen as [batch, heads, seq, head_dim]."""
     q, k, v = (rng.standard_normal((2, 17, heads, 32), np.float32).transpose(0, 2, 1, 3) for heads in (4, 2, 2))
