@@ -9,6 +9,11 @@ file(GLOB_RECURSE headers RELATIVE ${CMAKE_SOURCE_DIR} CONFIGURE_DEPENDS ${CMAKE
 set(hidden_pattern "(_kernel|_layout|_reference|\\.inl)\\.h|/simd/|quantised_weights\\.h")
 set(num_hidden -1)
 list(FILTER headers EXCLUDE REGEX "${hidden_pattern}")
+# C programs include theirs by name alone.
+set(c_headers ${headers})
+list(FILTER c_headers INCLUDE REGEX "/ops_transformer_[^/]*\\.h$")
+list(REMOVE_ITEM headers ${c_headers})
+install(FILES ${c_headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 while(NOT num_hidden EQUAL 0)
   set(hidden)
   foreach(header ${headers})

@@ -38,7 +38,9 @@ def main() -> int:
     if not objects:
         sys.exit(f"{build}: no kernel objects; build the release preset first")
     library = build / "lib/libops_transformer.so"
-    foreign = [name for kind, name in symbols(library, "--dynamic") if "ops_transformer" not in name and kind in "TDBR"]
+    c_headers = "".join(header.read_text() for header in pathlib.Path("ops_transformer").rglob("ops_transformer_*.h"))
+    foreign = [name for kind, name in symbols(library, "--dynamic")
+               if "ops_transformer" not in name and f" {name}(" not in c_headers and kind in "TDBR"]
     problems += [f"{library}: exports {name}" for name in foreign]
     print("\n".join(problems) or f"{len(objects)} kernel objects of {len(tables)} kernels: no weak, no stray symbol")
     return bool(problems)

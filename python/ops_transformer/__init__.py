@@ -36,6 +36,7 @@ from ._core import (
     supported_isas,
 )
 from .model import Generation, Model, Sampling
+from .multi_head_attention import MultiHeadAttention
 
 __version__ = "0.1.0"
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "Llama3Scaling",
     "Model",
     "ModelConfig",
+    "MultiHeadAttention",
     "NtkScaling",
     "PackedWeights",
     "ProfileTotal",

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A token of a Transformers model at a depth, with attn_implementation="ops_transformer" against "sdpa", by turns.
+
+Run it with an interpreter that has PyTorch, Transformers and this package. The cache holds random keys and values: what
+they are does not matter to time. Two rows: the model's whole step, and the attention function alone (all layers).
+"""
+
+import argparse
+import json
+import os
+import statistics
+import time
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import torch
+import transformers
+from transformers import AttentionInterface
+
+import ops_transformer
+import ops_transformer.transformers as ours
+
+
+def load(path: str, dtype: torch.dtype):
+    arguments = {"dtype": dtype, "attn_implementation": "sdpa"}
+    if path.endswith(".gguf"):
+        path, arguments["gguf_file"] = os.path.split(os.path.abspath(path))
+        arguments["quantization_config"] = transformers.GgufConfig(dequantize=True)
+    return transformers.AutoModelForCausalLM.from_pretrained(path, **arguments).eval()
+
+
+def filled_cache(model, depth: int):
+    config = model.config
+    cache = transformers.DynamicCache(config=config)
+    shape = (1, config.num_key_value_heads, depth, config.head_dim)
+    for layer in range(config.num_hidden_layers):
+        cache.update(*(torch.randn(shape, dtype=model.dtype) for _ in range(2)), layer)
+    return cache
+
+
+def seconds_of_a_token(model, cache, tokens: int) -> float:
+    start = time.perf_counter()
+    for i in range(tokens):
+        model(torch.tensor([[100 + i]]), cache=cache, use_cache=True, logits_to_keep=1)
+    taken = time.perf_counter() - start
+    cache.crop(-tokens)
+    return taken / tokens
+
+
+def seconds_of_attention(model, cache, tokens: int) -> float:
+    attend = AttentionInterface()[model.config._attn_implementation]
+    layers = [layer.self_attn for layer in model.model.layers]
+    keys = [(layer.keys, layer.values) for layer in cache.layers]
+    query = torch.randn(1, model.config.num_attention_heads, 1, model.config.head_dim, dtype=model.dtype)
+    start = time.perf_counter()
+    for _ in range(tokens):
+        for layer, (key, value) in zip(layers, keys):
+            attend(layer, query, key, value, None, scaling=layer.scaling)
+    return (time.perf_counter() - start) / tokens
+
+
+@torch.inference_mode()
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", required=True, help="a GGUF file or a folder of safetensors")
+    parser.add_argument("--depth", type=int, default=4096)
+    parser.add_argument("--tokens", type=int, default=8, help="of each round")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=ops_transformer.default_context().num_threads)
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="bfloat16")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    model = load(options.model, getattr(torch, options.dtype))
+    cache = filled_cache(model, options.depth)
+    samples = {(name, row): [] for name in ("sdpa", ours.NAME) for row in ("step", "attention")}
+    for round_number in range(options.rounds + 1):
+        for name in ("sdpa", ours.NAME):
+            model.set_attn_implementation(name)
+            step = seconds_of_a_token(model, cache, options.tokens)
+            attention = seconds_of_attention(model, cache, options.tokens)
+            if round_number:  # the first warms up
+                samples[name, "step"].append(step)
+                samples[name, "attention"].append(attention)
+    figures = {key: statistics.median(values) for key, values in samples.items()}
+    result = {"depth": options.depth, "threads": options.threads, "dtype": options.dtype, "torch": torch.__version__,
+              "transformers": transformers.__version__, "ops_transformer": ops_transformer.__version__}
+    for row in ("step", "attention"):
+        peer, own = figures["sdpa", row], figures[ours.NAME, row]
+        result[row] = {"sdpa_ms": peer * 1e3, "ops_transformer_ms": own * 1e3, "ratio": peer / own}
+    if options.json:
+        print(json.dumps(result))
+        return
+    print(f"a token at depth {options.depth}, {options.dtype}, {options.threads} threads; torch {torch.__version__}, "
+          f"transformers {transformers.__version__}; median of {options.rounds} rounds by turns")
+    print(f"{'':<12}{'sdpa':>12}{'ours':>12}{'ratio':>9}")
+    for row in ("step", "attention"):
+        print(f"{row:<12}{result[row]['sdpa_ms']:>9.2f} ms{result[row]['ops_transformer_ms']:>9.2f} ms"
+              f"{result[row]['ratio']:>8.2f}x")
+
+
+if __name__ == "__main__":
+    main()
