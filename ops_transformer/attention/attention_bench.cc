@@ -167,6 +167,8 @@ enum Rule : int {
   bias_for_all,
   all_visible,
   half_visible,
+  documents,
+  dropout,
   window_1024,
   num_rules
 };
@@ -177,6 +179,8 @@ constexpr const char* kRuleNames[num_rules] = {"alibi",
                                                "bias [len, len]",
                                                "all visible [len, len]",
                                                "half visible [len, len]",
+                                               "documents of 256 [len, len]",
+                                               "dropout by seed",
                                                "window 1024"};
 
 // What a rule costs, by turns with causal attention without it. Args: rule, length, dtype; 32 heads of 128.
@@ -204,12 +208,21 @@ void causal_prefill_with(benchmark::State& state) {
     std::mt19937 engine(1);
     for (std::uint8_t& x : visible) x = engine() >> 31;
   }
-  if (rule == all_visible || rule == half_visible) {
+  for (std::size_t i = 0; rule == documents && i < visible.size(); ++i) {
+    visible[i] = i / std::size_t(len) / 256 == i % std::size_t(len) / 256;
+  }
+  if (rule == dropout) {
+    options.dropout_seed = 1;
+    options.keep_prob = 0.9f;
+  }
+  if (rule == all_visible || rule == half_visible || rule == documents) {
     options.visible = ConstTensorView(visible.data(), DType::boolean, {len, len});
   }
   if (rule == window_1024) options.window = 1024;
   // Scores that the rule leaves to compute.
-  const double seen = rule == window_1024 ? double(len) * 1024 - 1024.0 * 1023 / 2 : double(len) * double(len + 1) / 2;
+  const double seen = rule == window_1024 ? double(len) * 1024 - 1024.0 * 1023 / 2
+                      : rule == documents ? double(len) * 257 / 2
+                                          : double(len) * double(len + 1) / 2;
   const double share = seen / (double(len) * double(len + 1) / 2);
   Context context;
   std::vector<double> ratios, rates;
@@ -309,6 +322,53 @@ void paged_decode(benchmark::State& state) {
   state.counters["us/layer"] = layer_bytes / median(rates) * 1e6;
 }
 
+// int8 keys and values, or bf16 ones, contiguous [heads, len, dim]; queries are f32. Args: query heads, key heads, head
+// dim, length, kind: 0 bf16, 1 int8 with a scale a token, 2 with a scale a channel, 3 with both offsets and a scale a
+// token. As many layers as fill 1 GiB, one after the other.
+void codes_decode(benchmark::State& state) {
+  const std::int64_t heads = state.range(0), kv_heads = state.range(1), dim = state.range(2), len = state.range(3),
+                     kind = state.range(4);
+  const DType dtype = kind ? DType::s8 : DType::bf16;
+  const double layer_bytes = 2.0 * double(kv_heads * len * dim) * double(element_bytes(dtype));
+  const auto layers = std::int64_t(double(1 << 30) / layer_bytes) + 1;
+  const std::int64_t elements = kv_heads * len * dim;
+  Buffer cache(std::size_t(double(layers) * layer_bytes));
+  if (kind) {
+    std::mt19937 engine(1);
+    for (std::size_t i = 0; i < cache.size(); ++i) cache.data()[i] = std::byte(i < 65536 ? engine() : 0);
+    for (std::size_t i = 65536; i < cache.size(); ++i) cache.data()[i] = cache.data()[i - 65536];
+  } else {
+    fill(cache.data(), std::size_t(2 * layers * elements), dtype);
+  }
+  Tensor q(DType::f32, {1, heads, 1, dim}), out(DType::f32, {1, heads, 1, dim});
+  Tensor tokens(DType::f32, {1, kv_heads, len, 1}), channels(DType::f32, {1, kv_heads, 1, dim});
+  FlashAttentionOptions options;
+  if (kind) options.k_scales = options.v_scales = kind == 2 ? channels.view() : tokens.view();
+  if (kind == 3) options.k_offsets = options.v_offsets = tokens.view();
+  Context context;
+  ThreadPool pool(context.num_threads());
+  std::vector<double> rates, shares;
+  for (auto _ : state) {
+    const double before = read_rate(pool, cache.data(), std::size_t{1} << 29);
+    const double seconds = seconds_of([&] {
+      for (std::int64_t layer = 0; layer < layers; ++layer) {
+        std::byte* k = cache.data() + std::size_t(double(layer) * layer_bytes);
+        const TensorView k_view(k, dtype, {1, kv_heads, len, dim});
+        const TensorView v_view(k + std::size_t(layer_bytes / 2), dtype, {1, kv_heads, len, dim});
+        flash_attention(context, q.view(), k_view, v_view, out.view(), options);
+      }
+    });
+    state.SetIterationTime(seconds);
+    rates.push_back(layer_bytes * double(layers) / seconds);
+    shares.push_back(rates.back() / std::max(before, read_rate(pool, cache.data(), std::size_t{1} << 29)));
+  }
+  constexpr const char* kKinds[] = {"bf16", "int8 by token", "int8 by channel", "int8 by token, offsets"};
+  state.SetLabel(kKinds[kind]);
+  state.counters["GB/s"] = median(rates) * 1e-9;
+  state.counters["of_read"] = median(shares);
+  state.counters["us/layer"] = layer_bytes / median(rates) * 1e6;
+}
+
 BENCHMARK(causal_prefill)
     ->Args({9, 3, 64, 512, 1})
     ->Args({9, 3, 64, 512, 0})
@@ -320,7 +380,7 @@ BENCHMARK(causal_prefill)
     ->UseManualTime()
     ->Unit(benchmark::kMillisecond);
 BENCHMARK(causal_prefill_with)
-    ->ArgsProduct({benchmark::CreateDenseRange(alibi, half_visible, 1), {2048}, {0, 1}})
+    ->ArgsProduct({benchmark::CreateDenseRange(alibi, dropout, 1), {2048}, {0, 1}})
     ->Args({window_1024, 8192, 0})
     ->Args({window_1024, 8192, 1})
     ->UseManualTime()
@@ -341,6 +401,11 @@ BENCHMARK(paged_decode)
     ->Args({32, 8, 128, 32768, 0, 64})
     ->UseManualTime()
     ->Iterations(7)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK(codes_decode)
+    ->ArgsProduct({{32}, {32, 8}, {128}, {4096}, {0, 1, 2, 3}})
+    ->UseManualTime()
+    ->Iterations(5)
     ->Unit(benchmark::kMillisecond);
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <utility>
 
+#include "ops_transformer/attention/attention_codes.h"
 #include "ops_transformer/base/validate.h"
 
 namespace ops_transformer {
@@ -56,13 +57,17 @@ void check_sums(const AttentionCall& call) {
 // The outputs overlap neither each other nor an input, and each of their elements has its own place.
 void check_outputs(const AttentionCall& call) {
   const FlashAttentionOptions& options = call.options;
-  std::array<std::pair<const char*, const ConstTensorView*>, 7> inputs{
+  std::array<std::pair<const char*, const ConstTensorView*>, 11> inputs{
       {{"q", &call.q}, {call.kv_axes.batched != call.q_axes.batched ? "k pages" : "k", &call.k}, {"v", &call.v}}};
   std::size_t num_inputs = 3;
   for (const auto& [name, view] : {std::pair{"bias", &options.bias},
                                    {"visible", &options.visible},
                                    {"dropout_mask", &options.dropout_mask},
-                                   {"tree", &options.tree}}) {
+                                   {"tree", &options.tree},
+                                   {"k_scales", &options.k_scales},
+                                   {"k_offsets", &options.k_offsets},
+                                   {"v_scales", &options.v_scales},
+                                   {"v_offsets", &options.v_offsets}}) {
     if (*view) inputs[num_inputs++] = {name, &**view};
   }
   std::array<std::pair<const char*, ConstTensorView>, 4> outputs{{{"out", call.out}}};
@@ -160,8 +165,9 @@ void check_grids(const AttentionCall& call) {
   if (options.dropout_mask) {
     check_dtype(call.op, "dropout_mask", *options.dropout_mask, {DType::u8});
     check_grid(call, "dropout_mask", *options.dropout_mask, call.num_q_heads(), (num_keys + 7) / 8);
-  } else if (options.keep_prob != 1.0f) {
-    invalid(call.op, fmt::format("keep_prob is {} and needs dropout_mask", options.keep_prob));
+    if (options.dropout_seed) invalid(call.op, "dropout_mask and dropout_seed are both given, give one of them");
+  } else if (options.keep_prob != 1.0f && !options.dropout_seed) {
+    invalid(call.op, fmt::format("keep_prob is {} and needs dropout_mask or dropout_seed", options.keep_prob));
   }
   if (!(options.keep_prob > 0.0f) || options.keep_prob > 1.0f) {
     invalid(call.op, fmt::format("keep_prob is {}, must be over 0 and at most 1", options.keep_prob));
@@ -221,11 +227,16 @@ AttentionProblem AttentionCall::problem() const {
 
 void AttentionCall::validate(bool paged) const {
   check_rank(op, "q", q, q_axes.batched ? 4 : 3);
-  if (paged) {
+  // Codes go with any query, bf16 keys with f32 ones too.
+  check_dtype(op, "q", q, {DType::f32, DType::bf16, DType::f16});
+  if (paged && k.dtype() != DType::s8) {
     check_dtype(op, "q", q, {k.dtype(), DType::f32});
-  } else {
-    check_dtype(op, "q", q, {DType::f32, DType::bf16, DType::f16});
+  } else if (rope) {
     check_dtype(op, "k", k, {q.dtype()});
+  } else if (q.dtype() == DType::f32) {
+    check_dtype(op, "k", k, {DType::f32, DType::bf16, DType::s8});
+  } else {
+    check_dtype(op, "k", k, {q.dtype(), DType::s8});
   }
   check_rows(op, "q", q);
   const bool shares_batch = q_axes.batched && kv_axes.batched;
@@ -239,7 +250,7 @@ void AttentionCall::validate(bool paged) const {
   check_dtype(op, "v", v, {k.dtype()});
   check_rows(op, "k", k);
   check_rows(op, "v", v);
-  check_dtype(op, "out", out, {k.dtype(), DType::f32});
+  check_dtype(op, "out", out, {k.dtype() == DType::s8 ? q.dtype() : k.dtype(), DType::f32});
   check_rows(op, "out", out);
   check_at_most(op, "batch", batch, kMaxAttentionBatch);
   check_heads(op, num_q_heads(), num_kv_heads);
@@ -259,6 +270,7 @@ void AttentionCall::validate(bool paged) const {
   check_window(op, options);
   check_per_head(op, "alibi_slopes", options.alibi_slopes, num_q_heads(), false);
   check_per_head(op, "sinks", options.sinks, num_q_heads(), true);
+  check_codes(*this);
   check_grids(*this);
   check_sums(*this);
   check_outputs(*this);
@@ -298,7 +310,16 @@ AttentionArgs AttentionCall::args() const {
   args.score_scale = std::max(1e-30f, float(std::abs(scale) * kLog2E));
   if (!options.sinks.empty()) args.sinks = options.sinks.data();
   if (options.dropout_mask) args.dropout = grid_of(*options.dropout_mask);
+  if (options.dropout_seed && options.keep_prob < 1.0f) {
+    args.seed = {true, std::uint32_t(*options.dropout_seed), std::uint32_t(*options.dropout_seed >> 32),
+                 std::uint32_t(double(options.keep_prob) * 4294967296.0)};
+  }
   args.keep_scale = 1.0f / options.keep_prob;
+  if (k.dtype() == DType::s8) {
+    args.k_codes = codes_of(*this, options.k_scales, options.k_offsets);
+    args.v_codes = codes_of(*this, options.v_scales, options.v_offsets);
+  }
+  args.rotated = rotated;
   args.rope = rope;
   if (positions) {
     args.positions = positions->data();

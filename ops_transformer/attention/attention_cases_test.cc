@@ -456,7 +456,7 @@ TEST(AttentionErrors, NameTheArgument) {
   EXPECT_NE(message(t, TensorView(x, DType::f32, {1, 3, 3, 4}), TensorView(x, DType::f32, {1, 3, 3, 4}), out)
                 .find("num_q_heads is 2, must be a multiple of num_kv_heads, 3"),
             std::string::npos);
-  EXPECT_NE(message(t, TensorView(x, DType::bf16, {1, 2, 3, 4}), t, out).find("k must be f32, got bf16"),
+  EXPECT_NE(message(t, TensorView(x, DType::f16, {1, 2, 3, 4}), t, out).find("k must be f32 or bf16 or s8, got f16"),
             std::string::npos);
   EXPECT_NE(message(t, t, t, t).find("out must not overlap q"), std::string::npos);
   EXPECT_NE(message(t, t, t, TensorView(y, DType::f32, {1, 2, 3, 4}, {0, 0, 4, 1})).find("stride 0"),

@@ -35,6 +35,32 @@ struct ScoreRule {
   ScoreGrid visible;          // boolean
 };
 
+/// Numbers for each token or each channel of an int8 cache, read where they lie. Strides in elements, 0 where they are
+/// broadcast; page_stride also leads from batch to batch of contiguous keys.
+struct CodeGrid {
+  const float* data;  // nullptr: none
+  std::int64_t page_stride, head_stride, row_stride, dim_stride;
+};
+/// An int8 code stands for (code + offset) * scale.
+struct CodeValues {
+  CodeGrid scale, offset;
+  bool by_token;  // else by channel, or the same for all
+};
+
+/// A weight is kept where its random word is less than keep_below: see FlashAttentionOptions::dropout_seed.
+struct DropoutSeed {
+  bool any;
+  std::uint32_t low, high, keep_below;
+};
+
+/// Where rotated keys go: slot s is page s / page_size, row s % page_size. Strides in elements.
+struct RotatedKeys {
+  void* data;  // nullptr: nowhere
+  DType dtype;
+  const std::int64_t* slots;  // of the batch's keys, -1 for none; nullptr: key j of sequence b is row j of page b
+  std::int64_t page_size, page_stride, head_stride, row_stride;
+};
+
 /// What is the same for every item of a call. Strides in elements.
 struct AttentionArgs {
   const void* q;
@@ -45,11 +71,14 @@ struct AttentionArgs {
   ScoreRule rule;
   const float* sinks;  // [num_q_heads], a score without a value; nullptr: none
   ScoreGrid dropout;   // bits of bytes, key_stride apart: 0 takes a key's weight out of the result, not out of the sum
+  DropoutSeed seed;    // instead of the bits
   float keep_scale;    // results are multiplied by it
   const RopeAngles* rope;  // queries and keys are rotated while they are packed (flash_tiles); nullptr: not
   const void* positions;   // i32 | i64, of the sequence's keys; nullptr: 0, 1, ...
   std::int64_t position_stride;
   DType position_dtype;
+  RotatedKeys rotated;          // of `rope`
+  CodeValues k_codes, v_codes;  // of s8 keys and values
   float* partials;  // rows of partial_stride floats: o[value_dim], then at partial_stride - 2 the maximum and the sum
   std::int64_t q_row_stride, q_head_stride;
   std::int64_t k_row_stride, k_head_stride, k_page_stride;
@@ -69,8 +98,9 @@ struct AttentionArgs {
 struct AttentionSequence {
   std::int64_t q_offset, k_offset, v_offset, out_offset, lse_offset, max_offset, sum_offset;
   std::int64_t bias_offset, visible_offset, positions_offset, dropout_offset;
-  std::int64_t visible_first_key;  // key of column 0 of the rule's `visible`; those before it are visible
-  const std::int32_t* pages;       // nullptr: contiguous
+  std::int64_t code_page, code_row;  // contiguous keys: batch, and row of key 0
+  std::int64_t visible_first_key;    // key of column 0 of the rule's `visible`; those before it are visible
+  const std::int32_t* pages;         // nullptr: contiguous
   std::int64_t q_len, kv_len;
   std::int64_t first_position;  // key position at which query 0 stands
   std::int64_t prefix_len;      // keys that every query sees

@@ -2,7 +2,9 @@
 // Where keys and results of an item lie. Included inside a level's region, after
 // attention_state.inl.h and simd/convert.inl.h.
 
-OPS_TRANSFORMER_INLINE std::int64_t element_bytes_of(DType dtype) noexcept { return dtype == DType::f32 ? 4 : 2; }
+OPS_TRANSFORMER_INLINE std::int64_t element_bytes_of(DType dtype) noexcept {
+  return dtype == DType::f32 ? 4 : dtype == DType::s8 ? 1 : 2;
+}
 
 // To the second level: there a core has more misses in flight than the first level's buffers hold. Decode with 9:3
 // heads, dim 64, 4096 keys of bf16 from memory: 17.8 GB/s with prefetch to the first level, 16.4 with none, 30.3 so, of

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <memory>
 #include <vector>
@@ -52,6 +53,17 @@ struct Grid {
     return ConstTensorView(data->data(), dtype, std::span(sizes, 4), std::span(strides, 4));
   }
 };
+
+// Philox4x32-10 as Salmon et al. (2011) write it down.
+std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> c, std::array<std::uint32_t, 2> k) {
+  for (int round = 0; round < 10; ++round) {
+    const std::uint64_t a = std::uint64_t{c[0]} * 0xD2511F53u, b = std::uint64_t{c[2]} * 0xCD9E8D57u;
+    c = {std::uint32_t(b >> 32) ^ c[1] ^ k[0], std::uint32_t(b), std::uint32_t(a >> 32) ^ c[3] ^ k[1],
+         std::uint32_t(a)};
+    k = {k[0] + 0x9E3779B9u, k[1] + 0xBB67AE85u};
+  }
+  return c;
+}
 
 template <class T>
 class RuleProblem {
@@ -160,6 +172,9 @@ class RuleProblem {
       for (std::uint8_t& x : *dropout_->data) x = std::uint8_t(random_.integer(0, 255));
       options_.dropout_mask = dropout_->view(DType::u8);
       options_.keep_prob = 0.75f;
+    } else if (maybe(3)) {
+      options_.dropout_seed = random_.engine()();
+      options_.keep_prob = random_.uniform(0.05f, 1.0f);
     }
     const bool tree = q_len_ <= kv_len_ && maybe(4);
     if (tree || maybe(2)) {
@@ -206,6 +221,15 @@ class RuleProblem {
     return {score + after - alibi, std::abs(scale) * (magnitude + std::abs(before)) + std::abs(after) + alibi};
   }
 
+  bool keeps(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
+    if (dropout_) return dropout_->at(b, h, i, j / 8) >> (j % 8) & 1;
+    if (!options_.dropout_seed) return true;
+    const std::uint64_t seed = *options_.dropout_seed;
+    const auto words = philox({std::uint32_t(j / 4), std::uint32_t(i), std::uint32_t(h), std::uint32_t(b)},
+                              {std::uint32_t(seed), std::uint32_t(seed >> 32)});
+    return double(words[std::size_t(j % 4)]) < std::floor(double(options_.keep_prob) * 0x1p32);
+  }
+
   // What no row sees is poison; so is what some row doesn't see where that can be told apart.
   void poison_hidden_keys() {
     for (std::int64_t b = 0; b < batch_; ++b) {
@@ -242,7 +266,7 @@ class RuleProblem {
                 return double(to_float((*k_)[std::size_t((kv * kv_len_ + j) * dim_ + d)]));
               },
               [&](std::int64_t j, std::int64_t d) {
-                if (dropout_ && !(dropout_->at(b, h, i, j / 8) >> (j % 8) & 1)) return 0.0;
+                if (!keeps(b, h, i, j)) return 0.0;
                 const double value = double(to_float((*v_)[std::size_t((kv * kv_len_ + j) * value_dim_ + d)]));
                 return value / double(options_.keep_prob);
               },
@@ -265,6 +289,14 @@ class RuleProblem {
   std::vector<reference::AttentionRow> rows_;
 };
 
+// Random123's known answers: the reference above is the published generator.
+TEST(Philox, ReferenceGivesTheKnownAnswers) {
+  EXPECT_EQ(philox({}, {}), (std::array<std::uint32_t, 4>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  constexpr std::uint32_t kOnes = 0xffffffff;
+  EXPECT_EQ(philox({kOnes, kOnes, kOnes, kOnes}, {kOnes, kOnes}),
+            (std::array<std::uint32_t, 4>{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+}
+
 template <class T>
 class AttentionRules : public testing::Test {};
 using Types = testing::Types<float, BFloat16, Float16>;
@@ -280,6 +312,80 @@ TYPED_TEST(AttentionRules, MatchTheirDefinitionInEveryCombination) {
         problem.expect_matches(context);
         if (this->HasFatalFailure()) return;
       }
+    }
+  }
+}
+
+// Blocks that a boolean mask hides are not computed; a bias of -inf over the same keys is, and gives the same bits.
+TYPED_TEST(AttentionRules, HiddenBlocksAreSkippedAndChangeNothing) {
+  using T = TypeParam;
+  constexpr std::int64_t kHeads = 4, kKvHeads = 2, kLen = 700, kDim = 40;
+  for (std::int64_t q_len : {1, 3, 150}) {
+    test::Random random(6);
+    GuardedBuffer<T> q(std::size_t(kHeads * q_len * kDim)), k(kKvHeads * kLen * kDim), v(kKvHeads * kLen * kDim);
+    test::fill_normal(q, random);
+    test::fill_normal(k, random);
+    test::fill_normal(v, random);
+    GuardedBuffer<std::uint8_t> visible(std::size_t(q_len * kLen));
+    GuardedBuffer<float> bias(std::size_t(q_len * kLen));
+    for (std::int64_t i = 0; i < q_len; ++i) {
+      for (std::int64_t j = 0; j < kLen; ++j) {
+        // Of 130 keys at a time every third stretch, from row 120 on no key; the second stretch for none but row 2.
+        const std::int64_t stretch = j / 130;
+        const bool seen = i < 120 && (stretch == 1 ? i == 2 : stretch % 3 == 0);
+        visible[std::size_t(i * kLen + j)] = seen;
+        bias[std::size_t(i * kLen + j)] = seen ? 0.0f : float(kHidden);
+      }
+    }
+    for (std::int64_t row = 0; row < kKvHeads * kLen; ++row) {
+      if (row % kLen / 130 % 3 != 2) continue;
+      for (std::int64_t d = 0; d < kDim; ++d) {
+        k[std::size_t(row * kDim + d)] = v[std::size_t(row * kDim + d)] = test::from_float<T>(std::nanf(""));
+      }
+    }
+    for (Isa isa : supported_isas()) {
+      if (!flash_tiles.row(isa)) continue;
+      for (bool deterministic : {false, true}) {
+        Context context({.num_threads = 1, .deterministic = deterministic, .isa = isa});
+        const auto run = [&](const FlashAttentionOptions& options) {
+          std::vector<float> out(std::size_t(kHeads * q_len * kDim), NAN);
+          flash_attention(context, {q.data(), kDType<T>, {1, kHeads, q_len, kDim}},
+                          {k.data(), kDType<T>, {1, kKvHeads, kLen, kDim}},
+                          {v.data(), kDType<T>, {1, kKvHeads, kLen, kDim}},
+                          {out.data(), DType::f32, {1, kHeads, q_len, kDim}}, options);
+          return out;
+        };
+        const auto skipped = run({.visible = ConstTensorView(visible.data(), DType::boolean, {q_len, kLen})});
+        EXPECT_EQ(skipped, run({.bias = ConstTensorView(bias.data(), DType::f32, {q_len, kLen})}))
+            << isa_name(isa) << " q_len " << q_len << " deterministic " << deterministic;
+        for (float x : skipped) ASSERT_FALSE(std::isnan(x));
+      }
+    }
+  }
+}
+
+// The same weights are dropped whatever the threads, and whether a query comes alone or with others.
+TEST(Dropout, DependsOnSeedAndPlaceOnly) {
+  constexpr std::int64_t kHeads = 3, kLen = 300, kDim = 16;
+  test::Random random(8);
+  GuardedBuffer<float> q(kHeads * kLen * kDim), k(kHeads * kLen * kDim), v(kHeads * kLen * kDim);
+  for (auto* x : {&q, &k, &v}) test::fill_normal(*x, random);
+  const auto run = [&](Context& context, std::uint64_t seed) {
+    std::vector<float> out(kHeads * kLen * kDim, NAN);
+    const std::vector<std::int64_t> sizes = {1, kHeads, kLen, kDim};
+    flash_attention(context, {q.data(), DType::f32, sizes}, {k.data(), DType::f32, sizes},
+                    {v.data(), DType::f32, sizes}, {out.data(), DType::f32, sizes},
+                    {.dropout_seed = seed, .keep_prob = 0.5f});
+    return out;
+  };
+  for (Isa isa : supported_isas()) {
+    if (!flash_tiles.row(isa)) continue;
+    Context one({.num_threads = 1, .deterministic = true, .isa = isa});
+    const auto expected = run(one, 42);
+    EXPECT_NE(run(one, 43), expected);
+    for (int num_threads : {2, 3, 8}) {
+      Context context({.num_threads = num_threads, .deterministic = true, .isa = isa});
+      EXPECT_EQ(run(context, 42), expected) << isa_name(isa);
     }
   }
 }

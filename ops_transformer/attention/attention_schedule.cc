@@ -15,7 +15,7 @@ KeyRange keys_of(const AttentionArgs& args, const AttentionSequence& sequence, s
 }
 
 bool takes_decode(const AttentionPlan& plan, const AttentionArgs& args, const AttentionSequence& sequence) {
-  return plan.decode_rows && sequence.q_len == 1 && !args.rope && !args.dropout.data;
+  return plan.decode_rows && sequence.q_len == 1 && !args.rope && !args.dropout.data && !args.seed.any;
 }
 
 KeyRange keys_of_block(const AttentionPlan& plan, const AttentionArgs& args, const AttentionSequence& sequence,

@@ -14,6 +14,16 @@ OPS_TRANSFORMER_INLINE RowRule rule_of(const AttentionArgs& args, const Attentio
           args.rule.alibi_slopes ? args.rule.alibi_slopes[place.head] * kLog2E : 0.0f};
 }
 
+// Whether the boolean mask hides keys [first_key, first_key + num_keys) from all rows.
+[[maybe_unused]] bool block_is_hidden(const AttentionArgs& args, const RowRule* rows, int num_rows,
+                                      std::int64_t first_key, int num_keys) noexcept {
+  for (int r = 0; r < num_rows; ++r) {
+    const std::int64_t column = first_key - rows[r].visible_first_key;
+    if (column < 0 || any_visible(args.rule.visible, rows[r].visible, column, num_keys)) return false;
+  }
+  return true;
+}
+
 // Gives whether some key may be hidden: its score is -inf.
 [[maybe_unused]] bool apply_rule(const AttentionArgs& args, const RowRule& row, std::int64_t first_key, int num_keys,
                                  float* scores) noexcept {

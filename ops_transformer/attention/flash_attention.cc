@@ -65,6 +65,7 @@ void run_batched(Context& context, const AttentionCall& call) {
     AttentionSequence sequence{};
     sequence.k_offset = b * call.k.stride(0);
     sequence.v_offset = b * call.v.stride(0);
+    sequence.code_page = b;
     sequence.q_len = call.q.size(2);
     sequence.kv_len = call.k.size(2);
     call.place_rows(sequence, b, 0);
@@ -95,6 +96,7 @@ void flash_attention_varlen(Context& context, const ConstTensorView& q, const Co
     AttentionSequence sequence{};
     sequence.k_offset = kv_offsets[b] * k.stride(0);
     sequence.v_offset = kv_offsets[b] * v.stride(0);
+    sequence.code_row = kv_offsets[b];
     sequence.q_len = q_offsets[b + 1] - q_offsets[b];
     sequence.kv_len = kv_offsets[b + 1] - kv_offsets[b];
     call.place_rows(sequence, index, q_offsets[b]);

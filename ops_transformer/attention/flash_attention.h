@@ -39,13 +39,20 @@ struct FlashAttentionOptions {
   std::span<const float> alibi_slopes{};        // one a query head: score - slope * |p - key| (Press et al., 2022)
   std::optional<ConstTensorView> dropout_mask{};  // u8, broadcast to [batch, num_q_heads, q_len, ceil(kv_len / 8)]: bit
                                                   // key % 8 of byte key / 8 set: the weight is kept
-  float keep_prob = 1.0f;                   // kept weights are divided by it, in (0, 1]; other than 1 it needs the mask
-  std::span<const float> sinks{};           // one a query head: a score that joins the sum without a value
-  std::optional<TensorView> lse{};          // out: log(sum(exp(scores))), natural log, f32
-  std::optional<TensorView> softmax_max{};  // out: largest score of the query, f32, eight copies
-  std::optional<TensorView> softmax_sum{};  // out: sum(exp(score - largest)), f32, eight copies
-  std::int64_t block_size = 0;              // keys of a tile instead of the plan's choice (0), rounded up to a multiple
-                                            // of 16, at most 256; results are the same but for rounding
+  std::optional<std::uint64_t> dropout_seed{};    // or drawn: the weight is kept where word key % 4 of Philox4x32-10
+                                                  // (Salmon et al., 2011) at the counter {key / 4, query, query head,
+                                                  // sequence}, key {seed, seed >> 32}, is under keep_prob * 2^32
+  float keep_prob = 1.0f;  // kept weights are divided by it, in (0, 1]; other than 1 it needs a mask or a seed
+  std::optional<ConstTensorView> k_scales{};   // of s8 keys, f32: a key is (code + offset) * scale. Broadcast to k
+  std::optional<ConstTensorView> k_offsets{};  // [.., num_kv_heads, kv_len, head_dim] (or k pages), either over
+  std::optional<ConstTensorView> v_scales{};   // kv_len and batch or over head_dim: [num_kv_heads, 1, head_dim] is by
+  std::optional<ConstTensorView> v_offsets{};  // channel, [batch, num_kv_heads, kv_len, 1] by token. Unset offset: 0
+  std::span<const float> sinks{};              // one a query head: a score that joins the sum without a value
+  std::optional<TensorView> lse{};             // out: log(sum(exp(scores))), natural log, f32
+  std::optional<TensorView> softmax_max{};     // out: largest score of the query, f32, eight copies
+  std::optional<TensorView> softmax_sum{};     // out: sum(exp(score - largest)), f32, eight copies
+  std::int64_t block_size = 0;  // keys of a tile instead of the plan's choice (0), rounded up to a multiple of 16, at
+                                // most 256; results are the same but for rounding
 };
 
 /// Scaled dot-product attention without a score matrix (Dao et al., 2022; Milakov and Gimelshein, 2018): out =
@@ -56,9 +63,10 @@ struct FlashAttentionOptions {
 ///
 /// q     [batch, num_q_heads, q_len, head_dim]     f32 | bf16 | f16, last dimension contiguous (of every tensor), other
 ///                                                 strides free; head_dim 1...768
-/// k     [batch, num_kv_heads, kv_len, head_dim]   dtype of q; num_q_heads % num_kv_heads == 0
-/// v     [batch, num_kv_heads, kv_len, value_dim]  dtype of q; value_dim 0...768
-/// out   [batch, num_q_heads, q_len, value_dim]    dtype of q, or f32; overlaps no input
+/// k     [batch, num_kv_heads, kv_len, head_dim]   dtype of q; bf16 under f32 q too, which is rounded to bf16; s8 with
+///                                                 k_scales under any q; num_q_heads % num_kv_heads == 0
+/// v     [batch, num_kv_heads, kv_len, value_dim]  dtype of k, s8 with v_scales; value_dim 0...768
+/// out   [batch, num_q_heads, q_len, value_dim]    dtype of k (under s8: of q), or f32; overlaps no input
 /// options.lse          [batch, num_q_heads, q_len] f32
 /// options.softmax_max, softmax_sum  [batch, num_q_heads, q_len, 8] f32
 /// At most 2^20 sequences, 65536 heads and 2^30 tokens a sequence.
@@ -85,8 +93,8 @@ OPS_TRANSFORMER_API void flash_attention_varlen(Context& context, const ConstTen
 /// The same with keys and values in pages; sequence b of the cache belongs to queries q_offsets[b]...q_offsets[b + 1].
 /// q may be f32 over a bf16 cache: then it is rounded to bf16, and out is f32 | bf16.
 ///
-/// q     [total_q, num_q_heads, head_dim]   dtype of the cache, or f32
-/// out   [total_q, num_q_heads, value_dim]  dtype of the cache, or f32
+/// q     [total_q, num_q_heads, head_dim]   dtype of the cache, or f32; any over s8
+/// out   [total_q, num_q_heads, value_dim]  dtype of the cache (under s8: of q), or f32
 /// options      as flash_attention_varlen
 OPS_TRANSFORMER_API void flash_attention_paged(Context& context, const ConstTensorView& q, const PagedKvView& cache,
                                                const TensorView& out, std::span<const std::int64_t> q_offsets,

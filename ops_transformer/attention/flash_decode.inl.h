@@ -27,12 +27,15 @@ void find_rows(const AttentionArgs& args, const AttentionSequence& sequence, con
   }
 }
 
+#include "ops_transformer/attention/decode_codes.inl.h"
+
 // f32 sums over keys of type T; weights stay f32.
 template <class T>
 struct WidenedKeys {
   using Element = T;
   using Weight = float;
-  static constexpr int kStep = kLanes;      // elements of a row in one load
+  static constexpr int kStep = kLanes;  // elements of a row in one load
+  static constexpr bool kCoded = sizeof(T) == 1;
   static constexpr int kKeysPerWeight = 1;  // keys that one step of the second product takes
 
   static void pack_query(const AttentionArgs& args, std::int64_t offset, F32* row) noexcept {
@@ -82,6 +85,7 @@ struct Bf16Keys {
   using Element = std::uint16_t;
   using Weight = std::uint16_t;
   static constexpr int kStep = 32;
+  static constexpr bool kCoded = false;
   static constexpr int kKeysPerWeight = 2;
 
   static void pack_query(const AttentionArgs& args, std::int64_t offset, F32* row) noexcept {
@@ -281,7 +285,8 @@ __attribute__((noinline)) void add_seen_values(const AttentionArgs& args, const 
 
 template <class Keys, int Rows>
 void attend_rows(const AttentionArgs& args, const RowRule* rules, std::int64_t first_key, const KeyRows& rows,
-                 const KeyRows& next, const F32* q, std::int64_t q_stride, RowState* state) noexcept {
+                 const KeyRows& next, const F32* q, std::int64_t q_stride, RowState* state, const BlockCodes& codes,
+                 RowCodes* row_codes) noexcept {
   alignas(64) float scores[Rows * kBlockKeys];
   alignas(64) typename Keys::Weight weights[Rows * kBlockKeys];
   score_rows<Keys, Rows>(args, rows, next, q, q_stride, scores);
@@ -289,11 +294,16 @@ void attend_rows(const AttentionArgs& args, const RowRule* rules, std::int64_t f
   bool hides = false;
   for (int r = 0; r < Rows; ++r) {
     float scale = args.score_scale;
+    if constexpr (Keys::kCoded) scale_scores(args, codes, row_codes[r], rows.num_keys, scores + r * kBlockKeys);
     if (args.rule.any) {
       hides |= apply_rule(args, rules[r], first_key, rows.num_keys, scores + r * kBlockKeys);
       scale = 1.0f;
     }
     factor[r] = weigh_row<Keys>(scale, rows.num_keys, scores + r * kBlockKeys, weights + r * kBlockKeys, state[r]);
+    if constexpr (Keys::kCoded) {
+      scale_weights(args, codes, rows.num_keys, scores + r * kBlockKeys, factor[r], weights + r * kBlockKeys,
+                    row_codes[r]);
+    }
   }
   if (!hides) return add_values<Keys, Rows>(args, rows, next, weights, factor, state);
   for (int r = 0; r < Rows; ++r) {
@@ -315,10 +325,13 @@ void decode(const AttentionArgs& args, const AttentionSequence& sequence, const 
   auto* o = reinterpret_cast<float*>(q + num_rows * q_stride);
   RowState state[kMaxDecodeRows];
   RowRule rules[kMaxDecodeRows];
+  BlockCodes codes;
+  RowCodes row_codes[kMaxDecodeRows];
   for (int r = 0; r < num_rows; ++r) {
     const RowPlace place = row_place(args, item.kv_head, item.first_row + r);
     if (args.rule.any) rules[r] = rule_of(args, sequence, place);
     Keys::pack_query(args, q_offset(args, sequence, place), q + r * q_stride);
+    if constexpr (Keys::kCoded) scale_query(args, item.kv_head, q + r * q_stride, row_codes[r]);
     state[r] = {o + r * layout.o_row_floats, kMinusInfinity, F32{}};
     for (std::int64_t d = 0; d < layout.o_row_floats; d += kLanes) store(state[r].o + d, F32{});
   }
@@ -330,28 +343,31 @@ void decode(const AttentionArgs& args, const AttentionSequence& sequence, const 
     const bool last = key + kBlockKeys >= item.last_key;
     if (!last) find_rows(args, sequence, item, key + kBlockKeys, buffers[current ^ 1]);
     const KeyRows& next = buffers[last ? current : current ^ 1];
+    if (args.rule.visible.data && block_is_hidden(args, rules, num_rows, key, rows.num_keys)) continue;
+    if constexpr (Keys::kCoded) find_codes(args, sequence, item.kv_head, key, rows.num_keys, codes);
     for (int r = 0; r < num_rows; r += kRowsAtOnce) {
       const int left = num_rows - r;
       const F32* query = q + r * q_stride;
       if constexpr (kRowsAtOnce == 4) {
         if (left >= 4) {
-          attend_rows<Keys, 4>(args, rules + r, key, rows, next, query, q_stride, state + r);
+          attend_rows<Keys, 4>(args, rules + r, key, rows, next, query, q_stride, state + r, codes, row_codes + r);
           continue;
         }
         if (left == 3) {
-          attend_rows<Keys, 3>(args, rules + r, key, rows, next, query, q_stride, state + r);
+          attend_rows<Keys, 3>(args, rules + r, key, rows, next, query, q_stride, state + r, codes, row_codes + r);
           continue;
         }
       }
       if (left >= 2) {
-        attend_rows<Keys, 2>(args, rules + r, key, rows, next, query, q_stride, state + r);
+        attend_rows<Keys, 2>(args, rules + r, key, rows, next, query, q_stride, state + r, codes, row_codes + r);
       } else {
-        attend_rows<Keys, 1>(args, rules + r, key, rows, next, query, q_stride, state + r);
+        attend_rows<Keys, 1>(args, rules + r, key, rows, next, query, q_stride, state + r, codes, row_codes + r);
       }
     }
   }
   for (int r = 0; r < num_rows; ++r) {
     float l = sum(state[r].l);
+    if constexpr (Keys::kCoded) finish_values(args, item.kv_head, row_codes[r], l, state[r].o);
     const RowPlace place = row_place(args, item.kv_head, item.first_row + r);
     if (item.partial >= 0) {
       float* partial = partial_row(args, item, item.first_row + r);

@@ -22,6 +22,8 @@ namespace {
 #if defined(OPS_TRANSFORMER_ISA_avx512_bf16)
   #include "ops_transformer/attention/bf16_pairs.inl.h"
 #endif
+#include "ops_transformer/attention/kv_codes.inl.h"
+
 #include "ops_transformer/attention/flash_decode.inl.h"
 
 }  // namespace
@@ -32,6 +34,8 @@ void flash_decode(const AttentionArgs& args, const AttentionSequence& sequence, 
     decode<WidenedKeys<float>>(args, sequence, item, scratch);
   } else if (args.kv_dtype == DType::f16) {
     decode<WidenedKeys<Float16>>(args, sequence, item, scratch);
+  } else if (args.kv_dtype == DType::s8) {
+    decode<WidenedKeys<std::int8_t>>(args, sequence, item, scratch);
   } else {
 #if defined(OPS_TRANSFORMER_ISA_avx512_bf16)
     decode<Bf16Keys>(args, sequence, item, scratch);

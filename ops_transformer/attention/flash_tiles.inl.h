@@ -20,6 +20,8 @@ struct KeyTile {
   std::int64_t first, num_keys;
   bool has_nonfinite_value;  // then those values are packed as 0 and added one by one, see add_nonfinite_values
   std::int64_t k_offset[kMaxKeyTile], v_offset[kMaxKeyTile];
+  // Of s8: where each key's numbers stand.
+  std::int64_t k_scale[kMaxKeyTile], k_shift[kMaxKeyTile], v_scale[kMaxKeyTile], v_shift[kMaxKeyTile];
 };
 
 struct Workspace {
@@ -148,6 +150,37 @@ void find_tile(const AttentionArgs& args, const AttentionSequence& sequence, con
   tile.first = first;
   tile.num_keys = left < 0 ? 0 : left < args.key_tile ? left : args.key_tile;
   locate_keys(args, sequence, item.kv_head, first, tile.num_keys, tile.k_offset, tile.v_offset);
+  if (args.kv_dtype != DType::s8) return;
+  const CodeValues &k = args.k_codes, &v = args.v_codes;
+  locate_codes(args, sequence, k.scale, item.kv_head, first, tile.num_keys, tile.k_scale);
+  locate_codes(args, sequence, k.offset, item.kv_head, first, tile.num_keys, tile.k_shift);
+  locate_codes(args, sequence, v.scale, item.kv_head, first, tile.num_keys, tile.v_scale);
+  locate_codes(args, sequence, v.offset, item.kv_head, first, tile.num_keys, tile.v_shift);
+}
+
+// Values d... of a key of the tile.
+OPS_TRANSFORMER_INLINE F32 load_value(const AttentionArgs& args, const KeyTile& tile, std::int64_t key, std::int64_t d,
+                                      int lanes) noexcept {
+  if (args.kv_dtype != DType::s8) return load_any(args.v, args.kv_dtype, tile.v_offset[key] + d, lanes);
+  return load_coded(args.v, args.v_codes, tile.v_offset[key], tile.v_scale[key], tile.v_shift[key], d, lanes);
+}
+
+// A row of rotated keys goes where the caller keeps them.
+__attribute__((noinline)) void keep_rotated(const AttentionArgs& args, const AttentionSequence& sequence,
+                                            const AttentionItem& item, std::int64_t key, const float* row) noexcept {
+  const RotatedKeys& rotated = args.rotated;
+  std::int64_t page = item.sequence, at = key;
+  if (rotated.slots) {
+    const std::int64_t slot = rotated.slots[item.sequence * sequence.kv_len + key];
+    if (slot < 0) return;
+    page = slot / rotated.page_size;
+    at = slot % rotated.page_size;
+  }
+  const std::int64_t offset = page * rotated.page_stride + item.kv_head * rotated.head_stride + at * rotated.row_stride;
+  for (std::int64_t d = 0; d < args.head_dim; d += kLanes) {
+    const int lanes = int(args.head_dim - d < kLanes ? args.head_dim - d : kLanes);
+    store_any(rotated.data, rotated.dtype, offset + d, load_any(row, DType::f32, d, lanes), lanes);
+  }
 }
 
 // A tile that will be packed after this one: some of its keys are fetched at each step of the work before, since a
@@ -170,17 +203,26 @@ void fetch_some(const AttentionArgs& args, const AttentionSequence& sequence, Ti
 }
 
 template <class Format>
-void pack_keys(const AttentionArgs& args, const AttentionSequence& sequence, const FlashTilesLayout& layout,
-               const Workspace& work, KeyTile& tile) noexcept {
+void pack_keys(const AttentionArgs& args, const AttentionSequence& sequence, const AttentionItem& item,
+               const FlashTilesLayout& layout, const Workspace& work, KeyTile& tile) noexcept {
+  // The items of the last query see every key of theirs, and no two of them the same one.
+  const bool keeps = args.rotated.data && item.last_row == sequence.q_len * args.group;
   float* row = reinterpret_cast<float*>(work.k);
   for (std::int64_t key = 0; key < tile.num_keys; ++key, row += layout.k_stride) {
     const void* keys = args.k;
     DType dtype = args.kv_dtype;
     std::int64_t offset = tile.k_offset[key];
-    alignas(64) float rotated[kMaxHeadDim];
-    if (args.rope) {
-      rotate_row(args, sequence, args.k, dtype, offset, tile.first + key, rotated);
-      keys = rotated;
+    alignas(64) float made[kMaxHeadDim];
+    if (args.rope) rotate_row(args, sequence, args.k, dtype, offset, tile.first + key, made);
+    if (keeps) keep_rotated(args, sequence, item, tile.first + key, made);
+    if (dtype == DType::s8) {
+      for (std::int64_t d = 0; d < args.head_dim; d += kLanes) {
+        const int lanes = int(args.head_dim - d < kLanes ? args.head_dim - d : kLanes);
+        store(made + d, load_coded(args.k, args.k_codes, offset, tile.k_scale[key], tile.k_shift[key], d, lanes));
+      }
+    }
+    if (args.rope || dtype == DType::s8) {
+      keys = made;
       dtype = DType::f32;
       offset = 0;
     }
@@ -275,8 +317,20 @@ __attribute__((noinline)) void drop_weights(const AttentionArgs& args, const Att
   const LaneRows rows = rows_of(args, sequence, item, block, vector);
   const auto* bytes = static_cast<const std::uint8_t*>(args.dropout.data);
   I32 bits{};
+  U32 words[4];
   for (std::int64_t i = begin; i < end && i < tile.num_keys; ++i) {
     const std::int64_t key = tile.first + i;
+    if (args.seed.any) {
+      if (i == begin || key % 4 == 0) {
+        words[0] = splat_bits(std::uint32_t(key / 4));
+        __builtin_memcpy(&words[1], rows.query, sizeof words[1]);
+        __builtin_memcpy(&words[2], rows.head, sizeof words[2]);
+        words[3] = splat_bits(std::uint32_t(item.sequence));
+        philox(args.seed.low, args.seed.high, words);
+      }
+      Format::keep(scores, i, (I32)(words[key % 4] < splat_bits(args.seed.keep_below)));
+      continue;
+    }
     if (i == begin || key % 8 == 0) {
       for (int lane = 0; lane < kLanes; ++lane)
         bits[lane] = bytes[rows.dropout[lane] + key / 8 * args.dropout.key_stride];
@@ -326,7 +380,8 @@ bool soften(const AttentionArgs& args, const AttentionSequence& sequence, const 
   store(work.factor + vector * kLanes, factor);
   const F32 sum = load(block.l + vector * kLanes) * factor;
   store(block.l + vector * kLanes, Format::weigh(scores, begin, end, scale, finite_maximum(now), sum));
-  if (args.dropout.data) drop_weights<Format>(args, sequence, item, block, tile, begin, end, vector, scores);
+  if (args.dropout.data || args.seed.any)
+    drop_weights<Format>(args, sequence, item, block, tile, begin, end, vector, scores);
   return any_lane((I32)(now > before));
 }
 
@@ -338,7 +393,7 @@ __attribute__((noinline)) void add_nonfinite_values(const AttentionArgs& args, c
                                                     std::int64_t end) noexcept {
   for (std::int64_t key = begin; key < end && key < tile.num_keys; ++key) {
     for (std::int64_t d = 0; d < args.value_dim; ++d) {
-      const float value = load_any(args.v, args.kv_dtype, tile.v_offset[key] + d, 1)[0];
+      const float value = load_value(args, tile, key, d, 1)[0];
       if (value - value == 0.0f) continue;
       for (int v = block.first_vector; v < kTileVectors; ++v) {
         I32 first, last;
@@ -354,6 +409,24 @@ __attribute__((noinline)) void add_nonfinite_values(const AttentionArgs& args, c
       }
     }
   }
+}
+
+// Whether the boolean mask hides every key of the tile from every row of the block: what it hides is not computed.
+bool tile_is_hidden(const AttentionArgs& args, const AttentionSequence& sequence, const AttentionItem& item,
+                    const Block& block, const KeyTile& tile) noexcept {
+  std::int64_t first = tile.first > block.first_key ? tile.first : block.first_key;
+  const std::int64_t end = tile.first + tile.num_keys, last = end < block.last_key ? end : block.last_key;
+  if (first >= last) return true;
+  if (!args.rule.visible.data || first < sequence.visible_first_key) return false;
+  std::int64_t before = -1;
+  for (std::int64_t i = 0; i < block.num_rows; ++i) {
+    const RowPlace place = row_place(args, item.kv_head, block.first_row + i);
+    const std::int64_t offset = grid_offset(args.rule.visible, sequence.visible_offset, place);
+    if (offset == before) continue;
+    if (any_visible(args.rule.visible, offset, first - sequence.visible_first_key, last - first)) return false;
+    before = offset;
+  }
+  return true;
 }
 
 template <class Format>
@@ -486,10 +559,14 @@ OPS_TRANSFORMER_INLINE void attend(const AttentionArgs& args, const AttentionSeq
   for (std::int64_t key = begin; key < last_key; key += args.key_tile, current ^= 1) {
     KeyTile &tile = tiles[current], &next = tiles[current ^ 1];
     find_tile(args, sequence, item, key + args.key_tile, last_key, next);
-    pack_keys<Format>(args, sequence, layout, work, tile);
     TileAhead ahead{next, 0, keys_a_step};
-    for (int b = 0; b < num_blocks; ++b)
+    bool packed = false;
+    for (int b = 0; b < num_blocks; ++b) {
+      if (tile_is_hidden(args, sequence, item, blocks[b], tile) && !args.rotated.data) continue;
+      if (!packed) pack_keys<Format>(args, sequence, item, layout, work, tile);
+      packed = true;
       attend_tile<Format>(args, sequence, item, layout, blocks[b], tile, work, ahead);
+    }
   }
   for (int b = 0; b < num_blocks; ++b) finish_block(args, sequence, item, blocks[b]);
 }

@@ -16,6 +16,9 @@ namespace {
 #include "ops_transformer/attention/attention_rows.inl.h"
 #include "ops_transformer/posembedding/rope.inl.h"
 
+#include "ops_transformer/attention/kv_codes.inl.h"
+#include "ops_transformer/attention/philox.inl.h"
+
 #include "ops_transformer/attention/score_rule.inl.h"
 
 #include "ops_transformer/attention/lane_rule.inl.h"
@@ -48,7 +51,7 @@ struct F32Format {
     float* row = reinterpret_cast<float*>(work.v);
     for (std::int64_t key = 0; key < tile.num_keys; ++key, row += layout.v_stride) {
       for (std::int64_t d = 0; d < args.value_dim; d += kLanes) {
-        const F32 value = load_any(args.v, args.kv_dtype, tile.v_offset[key] + d, lanes_left(args.value_dim, d));
+        const F32 value = load_value(args, tile, key, d, lanes_left(args.value_dim, d));
         const I32 wrong = ((I32)value & 0x7fffffff) >= splat_int(0x7f800000);
         nonfinite |= wrong;
         store(row + d, clean ? (F32)((I32)value & ~wrong) : value);

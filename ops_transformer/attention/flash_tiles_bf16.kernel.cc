@@ -16,6 +16,9 @@ namespace {
 #include "ops_transformer/attention/attention_rows.inl.h"
 #include "ops_transformer/posembedding/rope.inl.h"
 
+#include "ops_transformer/attention/kv_codes.inl.h"
+#include "ops_transformer/attention/philox.inl.h"
+
 #include "ops_transformer/attention/score_rule.inl.h"
 
 #include "ops_transformer/attention/lane_rule.inl.h"

@@ -33,6 +33,41 @@ ConstTensorView positions_by_batch(const ConstTensorView& positions, std::int64_
   return positions;
 }
 
+RotatedKeys rotated_keys(const AttentionCall& call, const FusedRopeAttentionOptions& options) {
+  if (!options.rotated_k) {
+    if (!options.k_slots.empty()) invalid(kOp, "k_slots is given and needs rotated_k");
+    return {};
+  }
+  const TensorView& to = *options.rotated_k;
+  const std::int64_t batch = call.k.size(0), heads = call.k.size(1), kv_len = call.k.size(2), dim = call.k.size(3);
+  const bool paged = !options.k_slots.empty();
+  check_shape(kOp, "rotated_k", to, {paged ? -1 : batch, heads, paged ? -1 : kv_len, dim});
+  check_dtype(kOp, "rotated_k", to, {DType::f32, DType::bf16, DType::f16});
+  check_rows(kOp, "rotated_k", to);
+  check_output(kOp, "rotated_k", to);
+  check_no_overlap(kOp, "rotated_k", to, "out", call.out);
+  for (const auto& [name, view] : {std::pair{"q", &call.q}, {"k", &call.k}, {"v", &call.v}}) {
+    check_no_overlap(kOp, "rotated_k", to, name, *view);
+  }
+  if (options.lse) check_no_overlap(kOp, "rotated_k", to, "lse", *options.lse);
+  if (options.positions) check_no_overlap(kOp, "rotated_k", to, "positions", *options.positions);
+  if (paged && std::int64_t(options.k_slots.size()) != batch * kv_len) {
+    invalid(kOp, fmt::format("k_slots has {} entries, must have batch * kv_len = {}", options.k_slots.size(),
+                             batch * kv_len));
+  }
+  for (std::size_t i = 0; i < options.k_slots.size(); ++i) {
+    const std::int64_t slot = options.k_slots[i], num_slots = to.size(0) * to.size(2);
+    if (slot < -1 || slot >= num_slots) {
+      invalid(kOp, fmt::format("k_slots[{}] is {}, must be -1 or from 0 to {}", i, slot, num_slots - 1));
+    }
+  }
+  if (call.nothing_to_write() && call.k.num_elements() > 0) {
+    invalid(kOp, "rotated_k is given and needs a query and a value: keys are rotated where they are used");
+  }
+  return {to.data(),    to.dtype(),  paged ? options.k_slots.data() : nullptr, to.size(2), to.stride(0),
+          to.stride(1), to.stride(2)};
+}
+
 }  // namespace
 
 void fused_rope_attention(Context& context, const ConstTensorView& q, const ConstTensorView& k,
@@ -58,6 +93,7 @@ void fused_rope_attention(Context& context, const ConstTensorView& q, const Cons
     if (options.lse) check_no_overlap(kOp, "lse", *options.lse, "positions", *options.positions);
     call.positions = &positions;
   }
+  call.rotated = rotated_keys(call, options);
   run_batched(context, call);
 }
 

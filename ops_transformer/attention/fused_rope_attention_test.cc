@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <numeric>
 #include <vector>
 
@@ -129,6 +130,59 @@ TYPED_TEST(FusedRopeAttention, MatchesFloat64AtEveryLevel) {
   }
 }
 
+// The rotated keys that a call keeps are rotary_embedding's, in rows of their own or in a cache's slots.
+TYPED_TEST(FusedRopeAttention, KeepsRotatedKeys) {
+  using T = TypeParam;
+  constexpr std::int64_t kHeads = 4, kKvHeads = 2, kBatch = 2, kLen = 300, kQueries = 70, kDim = 24, kPage = 16;
+  test::Random random(3);
+  GuardedBuffer<T> q(kBatch * kHeads * kQueries * kDim), k(kBatch * kKvHeads * kLen * kDim), v(k.size());
+  test::fill_normal(q, random);
+  test::fill_normal(k, random);
+  test::fill_normal(v, random);
+  const RopeTable table({.rotary_dim = 20});
+  std::vector<std::int64_t> slots, positions(kLen);
+  for (std::int64_t i = 0; i < kBatch * kLen; ++i) slots.push_back(i % 7 == 3 ? -1 : kBatch * kLen - i);
+  std::iota(positions.begin(), positions.end(), 0);
+  const std::int64_t num_pages = kBatch * kLen / kPage + 1;
+  for (Isa isa : supported_isas()) {
+    if (!flash_tiles.row(isa)) continue;
+    for (bool causal : {false, true}) {
+      Context context({.num_threads = 3, .isa = isa});
+      GuardedBuffer<T> plain(q.size()), out(q.size()), kept(k.size()), expected(k.size());
+      GuardedBuffer<T> pages(std::size_t(num_pages * kKvHeads * kPage * kDim)), untouched(pages.size());
+      const auto run = [&](GuardedBuffer<T>& to, FusedRopeAttentionOptions options) {
+        options.causal = causal;
+        fused_rope_attention(context, {q.data(), kDType<T>, {kBatch, kHeads, kQueries, kDim}},
+                             {k.data(), kDType<T>, {kBatch, kKvHeads, kLen, kDim}},
+                             {v.data(), kDType<T>, {kBatch, kKvHeads, kLen, kDim}}, table,
+                             {to.data(), kDType<T>, {kBatch, kHeads, kQueries, kDim}}, options);
+      };
+      run(plain, {});
+      run(out, {.rotated_k = TensorView(kept.data(), kDType<T>, {kBatch, kKvHeads, kLen, kDim})});
+      EXPECT_EQ(std::memcmp(out.data(), plain.data(), out.size() * sizeof(T)), 0);
+      run(out,
+          {.rotated_k = TensorView(pages.data(), kDType<T>, {num_pages, kKvHeads, kPage, kDim}), .k_slots = slots});
+      EXPECT_EQ(std::memcmp(out.data(), plain.data(), out.size() * sizeof(T)), 0);
+      for (std::int64_t b = 0; b < kBatch; ++b) {
+        const std::int64_t at = b * kKvHeads * kLen * kDim;
+        const std::vector<std::int64_t> sizes = {kLen, kKvHeads, kDim}, strides = {kDim, kLen * kDim, 1};
+        rotary_embedding(context, {k.data() + at, kDType<T>, sizes, strides}, {positions.data(), DType::i64, {kLen}},
+                         table, {expected.data() + at, kDType<T>, sizes, strides});
+      }
+      EXPECT_EQ(std::memcmp(kept.data(), expected.data(), kept.size() * sizeof(T)), 0) << isa_name(isa);
+      for (std::int64_t i = 0; i < kBatch * kLen; ++i) {
+        const std::int64_t slot = kBatch * kLen - i;
+        for (std::int64_t h = 0; h < kKvHeads; ++h) {
+          const std::int64_t row = ((slot / kPage * kKvHeads + h) * kPage + slot % kPage) * kDim;
+          const std::int64_t from = ((i / kLen * kKvHeads + h) * kLen + i % kLen) * kDim;
+          const T* wanted = i % 7 == 3 ? untouched.data() + row : expected.data() + from;
+          ASSERT_EQ(std::memcmp(pages.data() + row, wanted, kDim * sizeof(T)), 0) << isa_name(isa) << " key " << i;
+        }
+      }
+    }
+  }
+}
+
 TEST(FusedRopeAttentionErrors, NameTheArgument) {
   Context context({.num_threads = 1});
   float x[24] = {}, y[24];
@@ -147,6 +201,14 @@ TEST(FusedRopeAttentionErrors, NameTheArgument) {
   EXPECT_NE(message(t, table, {.positions = ConstTensorView(positions, DType::i64, {3})}).find("1099511627776"),
             std::string::npos);
   EXPECT_NE(message(t, table, {.positions = t}).find("positions must be"), std::string::npos);
+  float kept[12];
+  const std::int64_t slots[3] = {0, 1, 3};
+  EXPECT_NE(message(t, table, {.rotated_k = TensorView(kept, DType::f32, {1, 1, 2, 4})}).find("rotated_k must be"),
+            std::string::npos);
+  EXPECT_NE(message(t, table, {.rotated_k = TensorView(kept, DType::f32, {1, 1, 3, 4}), .k_slots = slots})
+                .find("k_slots[2] is 3, must be -1 or from 0 to 2"),
+            std::string::npos);
+  EXPECT_NE(message(t, table, {.k_slots = slots}).find("needs rotated_k"), std::string::npos);
 }
 
 }  // namespace

@@ -7,11 +7,14 @@ inline constexpr int kBlockLanes = kTileVectors * kLanes;
 
 struct LaneRows {
   std::int32_t position[kLanes];
+  std::int32_t query[kLanes], head[kLanes];
   float slope[kLanes];
   std::int64_t bias[kLanes], visible[kLanes], dropout[kLanes];  // offsets of the rows of the grids
 
   OPS_TRANSFORMER_INLINE void set(const AttentionArgs& args, const AttentionSequence& sequence, int lane,
                                   RowPlace place) noexcept {
+    query[lane] = std::int32_t(place.query);
+    head[lane] = std::int32_t(place.head);
     position[lane] = std::int32_t(place.query + sequence.first_position);
     slope[lane] = args.rule.alibi_slopes ? args.rule.alibi_slopes[place.head] * kLog2E : 0.0f;
     bias[lane] = grid_offset(args.rule.bias, sequence.bias_offset, place);

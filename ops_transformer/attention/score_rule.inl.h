@@ -60,6 +60,23 @@ OPS_TRANSFORMER_INLINE F32 load_row_cells(const ScoreGrid& grid, std::int64_t of
   for (int i = 0; i < n; ++i) cells[i] = load_cells(grid, offset + (key + i) * grid.key_stride, 1)[0];
   return load(cells);
 }
+// Whether the boolean row at `offset` shows one of the keys from column `key` on.
+[[maybe_unused]] bool any_visible(const ScoreGrid& grid, std::int64_t offset, std::int64_t key,
+                                  std::int64_t num_keys) noexcept {
+  const auto* row = static_cast<const std::uint8_t*>(grid.data) + offset;
+  if (grid.key_stride == 0) return row[0] != 0;
+  row += key * grid.key_stride;
+  std::int64_t i = 0;
+  for (; grid.key_stride == 1 && i + 8 <= num_keys; i += 8) {
+    std::uint64_t cells;
+    __builtin_memcpy(&cells, row + i, sizeof cells);
+    if (cells) return true;
+  }
+  for (; i < num_keys; ++i) {
+    if (row[i * grid.key_stride]) return true;
+  }
+  return false;
+}
 OPS_TRANSFORMER_INLINE std::int64_t grid_offset(const ScoreGrid& grid, std::int64_t offset, RowPlace place) noexcept {
   return offset + place.query * grid.row_stride + place.head * grid.head_stride;
 }

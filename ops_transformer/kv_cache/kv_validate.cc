@@ -17,6 +17,7 @@ void check_token_rows(const char* op, const char* name, const ConstTensorView& r
 void check_new_rows(const char* op, const ConstTensorView& k, const ConstTensorView& v,
                     std::span<const std::int64_t> slots, const KvPages& pages) {
   check_paged_kv(op, {pages.k, pages.v, {}});
+  check_dtype(op, "k pages", pages.k, {DType::f32, DType::bf16});
   check_token_rows(op, "k", k, std::int64_t(slots.size()), pages.k);
   check_token_rows(op, "v", v, std::int64_t(slots.size()), pages.v);
   check_dtype(op, "v", v, {k.dtype()});

@@ -52,6 +52,7 @@ void kv_gather(Context& context, const PagedKvView& cache, std::size_t sequence,
                const TensorView& v_out) {
   constexpr const char* kOp = "kv_gather";
   check_paged_kv(kOp, cache);
+  check_dtype(kOp, "k pages", cache.k, {DType::f32, DType::bf16});
   if (sequence >= cache.sequences.size()) {
     invalid(kOp, fmt::format("sequence is {}, the cache has {}", sequence, cache.sequences.size()));
   }

@@ -10,7 +10,7 @@ namespace {
 
 void check_pages(std::string_view operation, const ConstTensorView& k, const ConstTensorView& v) {
   check_rank(operation, "k pages", k, 4);
-  check_dtype(operation, "k pages", k, {DType::f32, DType::bf16});
+  check_dtype(operation, "k pages", k, {DType::f32, DType::bf16, DType::f16, DType::s8});
   check_rows(operation, "k pages", k);
   check_shape(operation, "v pages", v, {k.size(0), k.size(1), k.size(2), -1});
   check_dtype(operation, "v pages", v, {k.dtype()});

@@ -20,8 +20,9 @@ struct PagedSequence {
 /// Keys and values of several sequences in pages, for one layer. Not owned: pointers into a KvPool or into the caller's
 /// arrays (after vLLM's PagedAttention, Kwon et al., 2023).
 ///
-/// k [num_pages, num_kv_heads, page_size, head_dim], v [num_pages, num_kv_heads, page_size, value_dim]; f32 | bf16,
-/// last dimension contiguous, other strides free: a [page, slot, head, dim] cache is passed with its strides swapped.
+/// k [num_pages, num_kv_heads, page_size, head_dim], v [num_pages, num_kv_heads, page_size, value_dim]; f32 | bf16 |
+/// f16 | s8 (of which kv_write and kv_gather take the first two), last dimension contiguous, other strides free: a
+/// [page, slot, head, dim] cache is passed with its strides swapped.
 struct PagedKvView {
   ConstTensorView k;
   ConstTensorView v;
