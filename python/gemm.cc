@@ -88,6 +88,30 @@ void construct_weights(PackedWeights* self, const ArrayArgument& weight, const s
   new (self) PackedWeights(PackedWeights::pack(context_or_default(context), view));
 }
 
+/// Codes of s4 come as uint8, two to a byte, the even index in the low bits.
+PackedWeights pack_integers(const ArrayArgument& codes, const std::optional<ArrayArgument>& scales,
+                            const std::optional<ArrayArgument>& zeros, std::int64_t group_len,
+                            const std::optional<std::string>& dtype, Context* context) {
+  constexpr std::string_view kOp = "PackedWeights.integers";
+  const Input array = import_input(kOp, "codes", codes);
+  ConstTensorView view = array.view;
+  if (dtype && *dtype == "s4") {
+    check_rank(kOp, "codes", view, 2);
+    check_dtype(kOp, "codes", view, {DType::u8});
+    check_rows(kOp, "codes", view);
+    view = {view.data(), DType::s4, {view.size(0), 2 * view.size(1)}, {2 * view.stride(0), 1}};
+  } else if (dtype && *dtype != dtype_name(view.dtype())) {
+    invalid(kOp, fmt::format("dtype is '{}', must be 's4' or that of codes, {}", *dtype, dtype_name(view.dtype())));
+  }
+  const std::optional<Input> scale_array = import_input(kOp, "scales", scales),
+                             zero_array = import_input(kOp, "zeros", zeros);
+  IntegerWeightOptions options{.group_len = group_len};
+  if (scale_array) options.scales = scale_array->view;
+  if (zero_array) options.zeros = zero_array->view;
+  const nb::gil_scoped_release released;
+  return PackedWeights::pack_integers(context_or_default(context), view, options);
+}
+
 PackedWeights stack(const std::vector<ArrayArgument>& weights, const std::optional<std::string>& dtype,
                     Context* context) {
   std::vector<Input> arrays;
@@ -124,19 +148,64 @@ std::vector<std::int64_t> with_last_dim(std::span<const std::int64_t> shape, std
   return result;
 }
 
+std::optional<DType> dtype_argument(std::string_view operation, const std::optional<std::string>& name) {
+  if (!name) return std::nullopt;
+  for (int i = 0; i < kNumDTypes; ++i) {
+    if (dtype_name(DType(i)) == *name) return DType(i);
+  }
+  invalid(operation, fmt::format("out_dtype is '{}', must name a dtype such as 'f32'", *name));
+}
+
+// Of a fresh result: floats stay what they are, integers give f32.
+DType result_dtype(std::string_view operation, const Input& x, const std::optional<std::string>& name) {
+  const auto asked = dtype_argument(operation, name);
+  return asked ? *asked : is_float(x.view.dtype()) ? x.view.dtype() : DType::f32;
+}
+
 ArrayOfKind run_linear(const ArrayOfKind& x, const PackedWeights& weights, const std::optional<ArrayArgument>& bias,
                        const std::string& activation, const std::optional<ArrayArgument>& residual,
-                       const std::optional<ArrayOfKind>& out, bool exact, Context* context) {
+                       const std::optional<ArrayOfKind>& out, bool exact, const std::optional<ArrayArgument>& x_rows,
+                       const std::optional<ArrayArgument>& x_scales, int x_zero,
+                       const std::optional<ArrayArgument>& row_scales, float out_scale, int out_zero,
+                       const std::optional<ArrayArgument>& out_rows, const std::optional<std::string>& out_dtype,
+                       Context* context) {
   constexpr std::string_view kOp = "linear";
   const Input input = import_input(kOp, "x", x);
-  const auto shape = with_last_dim(input.view.shape(), weights.num_outputs());
-  const std::optional<Input> biases = import_input(kOp, "bias", bias), added = import_input(kOp, "residual", residual);
-  const Output result = output_or_new(kOp, "out", out, input, input.view.dtype(), shape);
-  check_same_shape(kOp, "out", result.view, shape);
-  if (added) check_same_shape(kOp, "residual", added->view, shape);
+  const std::optional<Input> biases = import_input(kOp, "bias", bias), added = import_input(kOp, "residual", residual),
+                             ids = import_input(kOp, "x_rows", x_rows),
+                             scales = import_input(kOp, "x_scales", x_scales),
+                             factors = import_input(kOp, "row_scales", row_scales),
+                             targets = import_input(kOp, "out_rows", out_rows);
   LinearOptions options{.activation = activation_from_name(kOp, activation),
                         .arithmetic = exact ? Arithmetic::exact : Arithmetic::fast};
   if (biases) options.bias = biases->view;
+  if (ids) options.x_rows = ids->view;
+  if (scales) options.x_scales = scales->view;
+  if (factors) options.row_scales = factors->view;
+  if (targets) options.out_rows = targets->view;
+  options.x_zero = x_zero;
+  options.out_scale = out_scale;
+  options.out_zero = out_zero;
+  auto shape = with_last_dim(input.view.shape(), weights.num_outputs());
+  // What counts rows takes one matrix.
+  const bool one_matrix = ids || targets || factors || (scales && scales->view.num_elements() != 1);
+  if (one_matrix) {
+    check_rank(kOp, "x", input.view, 2);
+    if (ids) {
+      check_rank(kOp, "x_rows", ids->view, 1);
+      shape[0] = ids->view.size(0);
+    }
+    if (targets && !out) invalid(kOp, "out_rows is given, so out must be, which rows are added to");
+  }
+  const Output result = output_or_new(kOp, "out", out, input, result_dtype(kOp, input, out_dtype), shape);
+  if (!targets) check_same_shape(kOp, "out", result.view, shape);
+  if (added) check_same_shape(kOp, "residual", added->view, shape);
+  if (one_matrix) {
+    if (added) options.residual = added->view;
+    const nb::gil_scoped_release released;
+    linear(context_or_default(context), input.view, weights, result.view, options);
+    return ArrayOfKind(result.source);
+  }
   const Matrices matrices(kOp, "x", input.view.shape(),
                           {input.view, result.view, added ? added->view : ConstTensorView(result.view)});
   {
@@ -181,6 +250,14 @@ of a row]. Immutable; any number of threads may use one.)")
       .def_static("stack", &stack, "weights"_a, "dtype"_a = nb::none(), "context"_a = nb::none(),
                   "Weights one below the other, q, k and v in one matmul; all but the last have a multiple of 16 "
                   "outputs.")
+      .def_static("integers", &pack_integers, "codes"_a, "scales"_a = nb::none(), "zeros"_a = nb::none(),
+                  "group_len"_a = 0, "dtype"_a = nb::none(), "context"_a = nb::none(),
+                  R"(Integer weights: scale * (code - zero).
+
+codes [num_outputs, num_inputs] int8 or uint8; with dtype 's4' [num_outputs, num_inputs / 2] uint8, two
+signed codes to a byte, the even index in the low bits. scales [num_outputs, num_groups] f32, bf16 or
+f16 (none: 1), zeros the same in the dtype of the codes (s4: int8); a group is group_len inputs: 32, 64,
+128, 256 or 0, all of them.)")
       .def_static("gate_up", &pack_gate_up, "gate"_a, "up"_a, "dtype"_a = nb::none(), "context"_a = nb::none(),
                   "Two weights of one shape, for gated_linear.")
       .def("save", &save, "path"_a, "Writes them as they are packed; load gives them back without packing.")
@@ -189,6 +266,9 @@ of a row]. Immutable; any number of threads may use one.)")
       .def_prop_ro("num_outputs", &PackedWeights::num_outputs)
       .def_prop_ro("num_inputs", &PackedWeights::num_inputs)
       .def_prop_ro("num_gated_outputs", &PackedWeights::num_gated_outputs, "Of gate_up; else 0.")
+      .def_prop_ro(
+          "group_len", [](const PackedWeights& self) { return self.scaling().group_len; },
+          "Inputs that share a scale of integer weights; 0: all.")
       .def_prop_ro("nbytes", &PackedWeights::bytes);
   module.def("dequantise", &run_dequantise, "blocks"_a, "dtype"_a, "out"_a = nb::none(),
              R"(The values that GGUF blocks stand for, bit for bit those of gguf.dequantize.
@@ -196,14 +276,22 @@ of a row]. Immutable; any number of threads may use one.)")
 blocks uint8 [rows, bytes of a row], dtype their type ('q4_k', as for PackedWeights); out
 [rows, elements of a row] f32.)");
   module.def("linear", &run_linear, "x"_a, "weights"_a, "bias"_a = nb::none(), "activation"_a = "none",
-             "residual"_a = nb::none(), "out"_a = nb::none(), nb::kw_only(), "exact"_a = false,
-             "context"_a = nb::none(),
-             R"(activation(x weights^T + bias) + residual.
+             "residual"_a = nb::none(), "out"_a = nb::none(), nb::kw_only(), "exact"_a = false, "x_rows"_a = nb::none(),
+             "x_scales"_a = nb::none(), "x_zero"_a = 0, "row_scales"_a = nb::none(), "out_scale"_a = 1.0f,
+             "out_zero"_a = 0, "out_rows"_a = nb::none(), "out_dtype"_a = nb::none(), "context"_a = nb::none(),
+             R"(row_scales * activation(x weights^T + bias) + residual.
 
 x [..., num_inputs] f32, bf16 or f16, last dimension contiguous; bias [num_outputs] f32; residual and
 out [..., num_outputs], residual as out, which is f32, bf16 or f16 (fresh: as x). activation: 'none',
 'relu', 'silu', 'gelu_tanh' or 'gelu_erf'. With weights below f32 the activations are rounded too, to
-bf16 or to int8 in blocks of 32, unless exact asks for f32 products. Sums are f32.)");
+bf16, to int8 in blocks of 32, or for integer weights to int8 in their groups, unless exact asks for f32
+products. Sums are f32.
+
+x may be int8 or uint8 codes that stand for x_scales * (code - x_zero), x_scales [1] or [rows] f32; with
+integer weights out int32 then gives the integer sums. For float x and integer weights x_scales is a
+static scale. out int8 or uint8: the code nearest y / out_scale + out_zero. x_rows [rows] int32 gathers
+rows of x, row_scales [rows] f32 multiplies rows, out_rows [rows] int32 adds row r to row out_rows[r] of
+out (dropped below 0): with these, x is one matrix. A fresh out is of out_dtype ('f32', 's8', 'i32', ...).)");
   module.def("gated_linear", &run_gated_linear, "x"_a, "gate_up"_a, "activation"_a = "silu", "out"_a = nb::none(),
              nb::kw_only(), "exact"_a = false, "context"_a = nb::none(),
              R"(Gated linear unit (Shazeer, 2020): activation(x gate^T) * (x up^T), SwiGLU with 'silu'.

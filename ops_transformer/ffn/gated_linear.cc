@@ -39,7 +39,7 @@ void gated_linear(Context& context, const ConstTensorView& x, const PackedWeight
              .flops = 4 * rows * outputs * inputs + norm_work.flops});
   CallScope call(context);
   const MatmulPlan plan = plan_matmul({gate_up.dtype(), x.dtype(), options.arithmetic, rows, inputs,
-                                       gate_up.num_outputs() / kTileOutputs, norm.has_value()},
+                                       gate_up.num_outputs() / kTileOutputs, norm.has_value(), gate_up.scaling()},
                                       this_device(context.isa()), call.num_threads());
   zone.plan([&] { return describe(plan); });
   EpilogueArgs epilogue{};

@@ -7,8 +7,14 @@
 //   sum = dot_finish<kBits>(sum, start);               int32: start + products
 //
 // Codes of 8 bits are s8 + 128: their start must be -128 * sum of the activations.
+//
+//   sum = dot_any(sum, codes, activations)             any unsigned by any signed bytes, -128 among them
 
 #if defined(OPS_TRANSFORMER_ISA_avx512_vnni)
+
+OPS_TRANSFORMER_INLINE I32 dot_any(I32 sum, I32 weights, I32 activations) noexcept {
+  return (I32)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)weights, (__m512i)activations);
+}
 
 template <int kBits>
 OPS_TRANSFORMER_INLINE I32 dot_start(I32 start) noexcept {
@@ -24,6 +30,10 @@ OPS_TRANSFORMER_INLINE I32 dot_finish(I32 sum, I32) noexcept {
 }
 
 #elif defined(OPS_TRANSFORMER_ISA_avx2_vnni)
+
+OPS_TRANSFORMER_INLINE I32 dot_any(I32 sum, I32 weights, I32 activations) noexcept {
+  return (I32)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)weights, (__m256i)activations);
+}
 
 template <int kBits>
 OPS_TRANSFORMER_INLINE I32 dot_start(I32 start) noexcept {
@@ -55,6 +65,21 @@ OPS_TRANSFORMER_INLINE I32 add_pairs(I16 pairs) noexcept {
   return (I32)_mm256_madd_epi16((__m256i)pairs, _mm256_set1_epi16(1));
   #else
   return ((I32)pairs << 16 >> 16) + ((I32)pairs >> 16);
+  #endif
+}
+
+// Bytes 0 and 2 of each lane, then 1 and 3, as 16 bits: a product fits those, a sum of two products may not.
+OPS_TRANSFORMER_INLINE I32 dot_any(I32 sum, I32 weights, I32 activations) noexcept {
+  const I16 a = (I16)activations, even = (I16)(weights & 0x00ff00ff), odd = (I16)((weights >> 8) & 0x00ff00ff);
+  const I16 a_even = a << 8 >> 8, a_odd = a >> 8;
+  #if defined(OPS_TRANSFORMER_SIMD_512)
+  return sum + (I32)_mm512_madd_epi16((__m512i)even, (__m512i)a_even) +
+         (I32)_mm512_madd_epi16((__m512i)odd, (__m512i)a_odd);
+  #elif defined(OPS_TRANSFORMER_SIMD_256)
+  return sum + (I32)_mm256_madd_epi16((__m256i)even, (__m256i)a_even) +
+         (I32)_mm256_madd_epi16((__m256i)odd, (__m256i)a_odd);
+  #else
+  return sum + add_pairs(even * a_even) + add_pairs(odd * a_odd);
   #endif
 }
 

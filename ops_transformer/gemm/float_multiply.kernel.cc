@@ -8,55 +8,17 @@ namespace ops_transformer::OPS_TRANSFORMER_ISA {
 namespace {
 
 #include "ops_transformer/gemm/tile_engine.inl.h"
+
+#include "ops_transformer/gemm/panel_multiply.inl.h"
 #include "ops_transformer/simd/convert.inl.h"
 
-constexpr int kVectorsPerTile = kTileOutputs / kLanes;
-constexpr int kSumsPerRow = kTilesPerPanel * kTileOutputs;
-
-// Vectors of neighbouring tiles of packed weights. Only avx512 takes more than one tile at a time.
-template <class Tile>
-struct TilesOfB {
-  const std::byte* data;
-  std::int64_t tile_bytes;
-  OPS_TRANSFORMER_INLINE const std::byte* at(std::int64_t step, int vector) const noexcept {
-    constexpr int kStepBytes = kVectorsPerTile * Tile::kVectorBytesOfB;
-    return data + step * kStepBytes + (vector / kVectorsPerTile) * tile_bytes +
-           (vector % kVectorsPerTile) * Tile::kVectorBytesOfB;
-  }
-};
-
-// For each panel of tiles, a block of inputs at a time: the block of weights comes from memory once and is in the cache
-// when the next rows need it.
 template <class Tile>
 OPS_TRANSFORMER_INLINE void multiply(const MultiplyArgs& args, const MultiplyRange& range, float* sums) noexcept {
-  constexpr int kBytesPerStepOfB = kVectorsPerTile * Tile::kVectorBytesOfB;
-  const std::int64_t num_rows = range.last_row - range.first_row;
-  const std::int64_t num_steps = (args.num_inputs + Tile::kInputsPerStep - 1) / Tile::kInputsPerStep;
-  const std::int64_t block = args.inputs_per_block ? args.inputs_per_block / Tile::kInputsPerStep : num_steps;
-  const std::byte* x = args.x + (range.first_row - args.x_first_row) * args.x_row_bytes;
   for (std::int64_t tile = range.first_tile; tile < range.last_tile; tile += kTilesPerPanel) {
     const int num_tiles = int(range.last_tile - tile < kTilesPerPanel ? range.last_tile - tile : kTilesPerPanel);
-    const int num_vectors = num_tiles * kVectorsPerTile;
-    std::int64_t step = 0;
-    do {
-      const std::int64_t steps = num_steps - step < block ? num_steps - step : block;
-      const TileStart start = step == 0 ? TileStart::zero : TileStart::add;
-      for (int v = 0; v < num_vectors; v += kTileVectors) {
-        const int vectors = num_vectors - v < kTileVectors ? num_vectors - v : kTileVectors;
-        const TilesOfB<Tile> b{args.weights + (tile + v / kVectorsPerTile) * args.tile_bytes +
-                                   (v % kVectorsPerTile) * Tile::kVectorBytesOfB +
-                                   step / Tile::kStepsOfB * kBytesPerStepOfB,
-                               args.tile_bytes};
-        for (std::int64_t row = 0; row < num_rows; row += kTileRows) {
-          const int rows = int(num_rows - row < kTileRows ? num_rows - row : kTileRows);
-          const RowsOfA a{x + row * args.x_row_bytes + 4 * step, args.x_row_bytes};
-          multiply_any_tile<Tile>(rows, vectors, a, b, steps, sums + row * kSumsPerRow + v * kLanes, kSumsPerRow,
-                                  start);
-        }
-      }
-      step += steps;
-    } while (step < num_steps);
-    args.epilogue(*args.epilogue_args, {sums, kSumsPerRow, range.first_row, tile, int(num_rows), num_tiles});
+    multiply_panel<Tile>(args, range, tile, num_tiles, sums);
+    args.epilogue(*args.epilogue_args,
+                  {sums, kSumsPerRow, range.first_row, tile, int(range.last_row - range.first_row), num_tiles});
   }
 }
 

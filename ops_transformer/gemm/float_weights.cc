@@ -38,8 +38,12 @@ void pack_bf16(const void* const* rows, std::int64_t num_inputs, std::byte* tile
   transpose<std::uint32_t>(rows, (num_inputs + 1) / 2, num_inputs % 2 ? 2 : 4, tile);
 }
 
-std::size_t tile_bytes_f32(std::int64_t num_inputs) { return std::size_t(num_inputs) * 4 * kTileOutputs; }
-std::size_t tile_bytes_16(std::int64_t num_inputs) { return align_up(std::size_t(num_inputs), 2) * 2 * kTileOutputs; }
+std::size_t tile_bytes_f32(std::int64_t num_inputs, const WeightScaling&) {
+  return std::size_t(num_inputs) * 4 * kTileOutputs;
+}
+std::size_t tile_bytes_16(std::int64_t num_inputs, const WeightScaling&) {
+  return align_up(std::size_t(num_inputs), 2) * 2 * kTileOutputs;
+}
 
 bool reads_bf16(DType x, std::int64_t num_inputs, Isa isa) {
   return x == DType::bf16 && num_inputs % 2 == 0 && isa == Isa::avx512_bf16;

@@ -6,6 +6,8 @@
 #include <algorithm>
 
 #include "ops_transformer/base/validate.h"
+#include "ops_transformer/gemm/integer_kernel.h"
+#include "ops_transformer/gemm/integer_weights.h"
 
 namespace ops_transformer {
 namespace {
@@ -118,12 +120,14 @@ MatmulPlan plan_matmul(const MatmulProblem& problem, const DeviceSpec& device, i
   MatmulPlan plan;
   plan.method = &format.method(problem.arithmetic);
   plan.prepares = problem.has_prologue || !plan.method->reads_as_it_lies(problem.x, problem.num_inputs, device.isa);
-  plan.prepared_row_bytes = std::int64_t(plan.method->prepared_row_bytes(problem.num_inputs));
+  plan.rows_in_order = problem.rows_in_order;
+  plan.scaling = problem.scaling;
+  plan.prepared_row_bytes = std::int64_t(plan.method->prepared_row_bytes(problem.num_inputs, problem.scaling));
   if (problem.num_rows == 0 || problem.num_tiles == 0) return plan;
-  const auto tile_bytes = std::int64_t(format.tile_bytes(problem.num_inputs));
+  const auto tile_bytes = std::int64_t(format.tile_bytes(problem.num_inputs, problem.scaling));
   // Rows that one core prepares and another reads cross between their caches: at 512 rows of 576 inputs quantising took
   // 185 us that way and 42 us in the items, of 780 us with the matmul (q4_1, Zen 4, 2 threads, Nov 2026).
-  plan.prepares_in_items = plan.prepares && problem.num_rows >= num_threads * kFewestOwnRows;
+  plan.prepares_in_items = plan.prepares && !plan.rows_in_order && problem.num_rows >= num_threads * kFewestOwnRows;
   const std::int64_t granule = plan.method->row_granule;
   const Split split = plan.prepares_in_items
                           ? Split{choose_rows(problem.num_rows, granule, num_threads), round_up(problem.num_tiles, 2)}
@@ -149,11 +153,91 @@ std::string describe(const MatmulPlan& plan) {
                      plan.inputs_per_block ? fmt::format(", inputs in blocks of {}", plan.inputs_per_block) : "");
 }
 
+namespace {
+
+// Brings rows of x into the method's form.
+class Preparation {
+ public:
+  Preparation(CallScope& call, const MatmulPlan& plan, const ConstTensorView& x, const RowPrologue* prologue,
+              const RowSource& source, const IntegerArgs& integers)
+      : prepare_(plan.method->prepare->at(call.context().isa())), prologue_(prologue), source_(source) {
+    all_.x = x.data();
+    all_.num_inputs = x.size(1);
+    all_.x_stride = x.stride(0);
+    all_.prepared_row_bytes = plan.prepared_row_bytes;
+    all_.x_dtype = x.dtype();
+    all_.group_len = plan.scaling.group_len;
+    all_.groups_at = integers.groups_at;
+    all_.x_scales = source.x_scales;
+    all_.x_scale_stride = source.x_scale_stride;
+    if (!prologue) return;
+    made_len_ = align_up(std::size_t(x.size(1)), 16);
+    made_ = call.arena().allocate<float>(std::size_t(call.num_threads()) * made_len_);  // a row for each worker
+  }
+
+  // Rows [first, last), row `first` at `target`.
+  void run(std::int64_t first, std::int64_t last, std::byte* target, int worker) const {
+    if (!prologue_ && !source_.gather) return prepare_from(first, last - first, target);
+    for (std::int64_t r = first; r < last; ++r, target += all_.prepared_row_bytes) {
+      const std::int64_t row = source_.gather ? source_.gather[r] : r;
+      if (!prologue_) {
+        prepare_from(row, 1, target);
+        continue;
+      }
+      PrepareArgs args = all_;
+      float* const made = made_.data() + std::size_t(worker) * made_len_;
+      prologue_->make_row(prologue_->args, row, made);
+      args.x = made;
+      args.x_dtype = DType::f32;
+      args.prepared = target;
+      if (args.x_scales) args.x_scales += row * args.x_scale_stride;
+      prepare_(args, 0, 1);
+    }
+  }
+
+ private:
+  void prepare_from(std::int64_t row, std::int64_t num_rows, std::byte* target) const {
+    PrepareArgs args = all_;
+    args.x = static_cast<const std::byte*>(all_.x) + row * all_.x_stride * std::int64_t(element_bytes(all_.x_dtype));
+    args.prepared = target;
+    if (args.x_scales) args.x_scales += row * args.x_scale_stride;
+    prepare_(args, 0, num_rows);
+  }
+
+  PrepareFn* prepare_;
+  const RowPrologue* prologue_;
+  const RowSource& source_;
+  PrepareArgs all_{};
+  std::size_t made_len_ = 0;
+  std::span<float> made_;
+};
+
+IntegerArgs integer_args(const PackedWeights& weights, const RowSource& source) {
+  const IntegerLayout layout = integer_layout(weights.dtype(), weights.num_inputs(), weights.scaling());
+  IntegerArgs args{};
+  args.group_len = layout.group_len;
+  args.num_groups = layout.num_groups;
+  args.codes_bytes = layout.codes_bytes;
+  args.group_bytes = layout.group_bytes;
+  args.groups_at = integer_codes_bytes(weights.num_inputs());
+  args.code_zero = code_of_zero(weights.dtype());
+  args.x_zero = source.x_zero;
+  args.scales = weights.scaling().scales;
+  args.has_zeros = weights.scaling().has_zeros;
+  args.raw = source.raw;
+  return args;
+}
+
+}  // namespace
+
 void run_matmul(CallScope& call, const MatmulPlan& plan, const ConstTensorView& x, const PackedWeights& weights,
-                EpilogueFn* epilogue, const EpilogueArgs& epilogue_args, const RowPrologue* prologue) {
-  const std::int64_t num_rows = x.size(0), num_tiles = divide_up(weights.num_outputs(), kTileOutputs);
+                EpilogueFn* epilogue, const EpilogueArgs& epilogue_args, const RowPrologue* prologue,
+                const RowSource& source) {
+  const std::int64_t num_rows = source.num_rows >= 0 ? source.num_rows : x.size(0);
+  const std::int64_t num_tiles = divide_up(weights.num_outputs(), kTileOutputs);
   if (num_rows == 0 || num_tiles == 0) return;
-  const Isa isa = call.context().isa();
+  IntegerArgs integers{};
+  if (is_integer_weight(weights.dtype())) integers = integer_args(weights, source);
   MultiplyArgs args{};
   args.weights = weights.data();
   args.tile_bytes = std::int64_t(weights.bytes()) / num_tiles;
@@ -161,25 +245,9 @@ void run_matmul(CallScope& call, const MatmulPlan& plan, const ConstTensorView& 
   args.inputs_per_block = plan.inputs_per_block;
   args.epilogue = epilogue;
   args.epilogue_args = &epilogue_args;
-  PrepareFn* const prepare = plan.method->prepare->at(isa);
+  args.integers = &integers;
+  const Preparation preparation(call, plan, x, prologue, source, integers);
   const std::int64_t most_rows = std::min(num_rows, plan.rows_per_item);
-  std::span<float> made;  // a row for each worker
-  const std::size_t made_len = align_up(std::size_t(args.num_inputs), 16);
-  if (prologue) made = call.arena().allocate<float>(std::size_t(call.num_threads()) * made_len);
-  const auto prepare_rows = [&](std::int64_t first, std::int64_t last, std::byte* to, int worker) {
-    PrepareArgs rows{nullptr, to, args.num_inputs, x.stride(0), plan.prepared_row_bytes, x.dtype()};
-    if (!prologue) {
-      rows.x = x.as<std::byte>() + first * x.stride(0) * std::int64_t(element_bytes(x.dtype()));
-      return prepare(rows, 0, last - first);
-    }
-    float* const row = made.data() + std::size_t(worker) * made_len;
-    rows.x = row;
-    rows.x_dtype = DType::f32;
-    for (std::int64_t r = first; r < last; ++r, rows.prepared += plan.prepared_row_bytes) {
-      prologue->make_row(prologue->args, r, row);
-      prepare(rows, 0, 1);
-    }
-  };
   std::span<std::byte> prepared;
   if (plan.prepares_in_items) {
     prepared = call.arena().allocate<std::byte>(std::size_t(call.num_threads() * most_rows * plan.prepared_row_bytes));
@@ -192,11 +260,11 @@ void run_matmul(CallScope& call, const MatmulPlan& plan, const ConstTensorView& 
       call.parallel_for(std::size_t(call.num_threads()), [&](std::size_t item, int worker) {
         prefetch_weights(args, std::int64_t(item) * plan.tiles_per_item, num_tiles);
         const auto row = std::int64_t(item);
-        if (row < num_rows) prepare_rows(row, row + 1, at(row), worker);
+        if (row < num_rows) preparation.run(row, row + 1, at(row), worker);
       });
     } else {
       call.parallel_rows(num_rows, args.num_inputs, [&](std::int64_t first, std::int64_t last, int worker) {
-        prepare_rows(first, last, at(first), worker);
+        preparation.run(first, last, at(first), worker);
       });
     }
     args.x = prepared.data();
@@ -205,33 +273,38 @@ void run_matmul(CallScope& call, const MatmulPlan& plan, const ConstTensorView& 
     args.x = x.as<std::byte>();
     args.x_row_bytes = x.stride(0) * std::int64_t(element_bytes(x.dtype()));
   }
-  MultiplyFn* kernel = plan.method->multiply->at(isa);
+  MultiplyFn* kernel = plan.method->multiply->at(call.context().isa());
   const auto sums_per_worker = std::size_t(most_rows * kTilesPerPanel * kTileOutputs);
   const auto sums = call.arena().allocate<float>(std::size_t(call.num_threads()) * sums_per_worker);
-  // Items of one panel of weights stand together, so that it is read from memory once for all rows.
-  call.parallel_for(std::size_t(plan.num_row_items * plan.num_tile_items), [&](std::size_t item, int worker) {
-    const std::int64_t first_row = std::int64_t(item) % plan.num_row_items * plan.rows_per_item;
-    const std::int64_t first_tile = std::int64_t(item) / plan.num_row_items * plan.tiles_per_item;
+  const auto run_item = [&](std::int64_t row_item, std::int64_t tile_item, int worker) {
+    const std::int64_t first_row = row_item * plan.rows_per_item, first_tile = tile_item * plan.tiles_per_item;
     const MultiplyRange range{first_row, std::min(num_rows, first_row + plan.rows_per_item), first_tile,
                               std::min(num_tiles, first_tile + plan.tiles_per_item)};
     float* const worker_sums = sums.data() + std::size_t(worker) * sums_per_worker;
     if (!plan.prepares_in_items) return kernel(args, range, worker_sums);
     std::byte* const own_rows = prepared.data() + worker * most_rows * plan.prepared_row_bytes;
-    prepare_rows(first_row, range.last_row, own_rows, worker);
+    preparation.run(first_row, range.last_row, own_rows, worker);
     MultiplyArgs own = args;
     own.x = own_rows;
     own.x_first_row = first_row;
     kernel(own, range, worker_sums);
+  };
+  if (plan.rows_in_order) {
+    return call.parallel_for(std::size_t(plan.num_tile_items), [&](std::size_t item, int worker) {
+      for (std::int64_t r = 0; r < plan.num_row_items; ++r) run_item(r, std::int64_t(item), worker);
+    });
+  }
+  // Items of one panel of weights stand together, so that it is read from memory once for all rows.
+  call.parallel_for(std::size_t(plan.num_row_items * plan.num_tile_items), [&](std::size_t item, int worker) {
+    run_item(std::int64_t(item) % plan.num_row_items, std::int64_t(item) / plan.num_row_items, worker);
   });
 }
 
-void check_matmul(const char* operation, const ConstTensorView& x, const PackedWeights& weights, const TensorView& out,
-                  std::int64_t num_columns, Activation activation) {
+void check_operands(const char* operation, const ConstTensorView& x, const PackedWeights& weights,
+                    const TensorView& out, Activation activation) {
   check_shape(operation, "x", x, {-1, weights.num_inputs()});
-  check_dtype(operation, "x", x, {DType::f32, DType::bf16, DType::f16});
   check_rows(operation, "x", x);
-  check_shape(operation, "out", out, {x.size(0), num_columns});
-  check_dtype(operation, "out", out, {DType::f32, DType::bf16, DType::f16});
+  check_rank(operation, "out", out, 2);
   check_rows(operation, "out", out);
   check_output(operation, "out", out);
   check_no_overlap(operation, "out", out, "x", x);
@@ -240,6 +313,15 @@ void check_matmul(const char* operation, const ConstTensorView& x, const PackedW
   if (activation > Activation::gelu_erf) {
     invalid(operation, fmt::format("activation is {}, must be 0...{}", int(activation), int(Activation::gelu_erf)));
   }
+}
+
+void check_matmul(const char* operation, const ConstTensorView& x, const PackedWeights& weights, const TensorView& out,
+                  std::int64_t num_columns, Activation activation) {
+  check_shape(operation, "x", x, {-1, weights.num_inputs()});
+  check_dtype(operation, "x", x, {DType::f32, DType::bf16, DType::f16});
+  check_shape(operation, "out", out, {x.size(0), num_columns});
+  check_dtype(operation, "out", out, {DType::f32, DType::bf16, DType::f16});
+  check_operands(operation, x, weights, out, activation);
 }
 
 }  // namespace ops_transformer

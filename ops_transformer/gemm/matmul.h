@@ -18,6 +18,8 @@ struct MatmulProblem {
   Arithmetic arithmetic = Arithmetic::fast;
   std::int64_t num_rows = 0, num_inputs = 0, num_tiles = 0;
   bool has_prologue = false;  // rows of x are made while they are read, as f32
+  WeightScaling scaling{};
+  bool rows_in_order = false;  // no two threads finish rows of the same outputs: they may be added to one place
 };
 
 /// Products and additions that a core does a cycle, in the type that the arithmetic multiplies in.
@@ -25,7 +27,9 @@ double flops_per_cycle(const MatmulProblem& problem, const DeviceSpec& device);
 
 struct MatmulPlan {
   const MatmulMethod* method = nullptr;
-  bool prepares = false;           // x is first brought into the method's form
+  WeightScaling scaling{};
+  bool prepares = false;  // x is first brought into the method's form
+  bool rows_in_order = false;
   bool prepares_in_items = false;  // by each item for its own rows, which no other item then needs
   std::int64_t prepared_row_bytes = 0;
   std::int64_t inputs_per_block = 0;  // weights this deep stay in the cache while the rows of an item pass; 0: all
@@ -50,12 +54,26 @@ struct RowPrologue {
   const void* args;
 };
 
+/// Which rows of x, and what their codes are.
+struct RowSource {
+  std::int64_t num_rows = -1;            // -1: those of x
+  const std::int32_t* gather = nullptr;  // row r is row gather[r] of x
+  const float* x_scales = nullptr;       // see LinearOptions
+  std::int64_t x_scale_stride = 0;       // between rows of x
+  std::int32_t x_zero = 0;
+  bool raw = false;  // the epilogue gets integers
+};
+
 /// x [rows, num_inputs] by weights; `epilogue` receives the finished sums. With a prologue (and a plan that knows of
 /// it) only the number of x's rows is read here. Doesn't throw but for lack of memory.
 void run_matmul(CallScope& call, const MatmulPlan& plan, const ConstTensorView& x, const PackedWeights& weights,
-                EpilogueFn* epilogue, const EpilogueArgs& epilogue_args, const RowPrologue* prologue = nullptr);
+                EpilogueFn* epilogue, const EpilogueArgs& epilogue_args, const RowPrologue* prologue = nullptr,
+                const RowSource& source = {});
 
-/// What validation of such operators shares: x fits the weights, the activation is one, and out has this many columns
+/// What validation of such operators shares: shapes but for the rows and columns of out, places, the activation.
+void check_operands(const char* operation, const ConstTensorView& x, const PackedWeights& weights,
+                    const TensorView& out, Activation activation);
+/// For operators on rows of floats: x fits the weights, the activation is one, and out has this many columns
 /// and overlaps neither x nor the weights.
 void check_matmul(const char* operation, const ConstTensorView& x, const PackedWeights& weights, const TensorView& out,
                   std::int64_t num_columns, Activation activation);

@@ -8,7 +8,8 @@ namespace ops_transformer {
 std::vector<std::string> explain(const MatmulProblem& problem, const MatmulPlan& plan, const DeviceSpec& device,
                                  int num_threads) {
   const auto outputs = problem.num_tiles * kTileOutputs;
-  const auto weight_bytes = double(PackedWeights::packed_bytes(problem.weights, outputs, problem.num_inputs));
+  const auto weight_bytes =
+      double(PackedWeights::packed_bytes(problem.weights, outputs, problem.num_inputs, problem.scaling));
   const double flops = 2.0 * double(problem.num_rows) * double(outputs) * double(problem.num_inputs);
   const double peak = flops_per_cycle(problem, device);
   std::vector<std::string> reasons;

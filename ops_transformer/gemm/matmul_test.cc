@@ -102,7 +102,7 @@ TEST(PackedWeights, ErrorsNameTheArgument) {
     return message_of([&] { PackedWeights::pack(context, parts); });
   };
   EXPECT_EQ(pack({}), "PackedWeights::pack: parts is empty, must hold at least one tensor");
-  EXPECT_NE(pack({ConstTensorView(w, DType::s8, {4, 8})}).find("parts[0] is s8, must be f32 or bf16 or f16 or q4_0"),
+  EXPECT_NE(pack({ConstTensorView(w, DType::i32, {4, 8})}).find("parts[0] is i32, must be f32 or bf16 or f16 or q4_0"),
             std::string::npos);
   EXPECT_NE(pack({ConstTensorView(w, DType::f32, {4})}).find("parts[0] must have 2 dimensions"), std::string::npos);
   EXPECT_NE(pack({ConstTensorView(w, DType::f32, {4, 4}, {8, 2})}).find("parts[0]"), std::string::npos);
@@ -185,11 +185,11 @@ TEST(LinearErrors, NameTheArgumentAndWriteNothing) {
     EXPECT_NE(got.find(part), std::string::npos) << got;
   };
   expect(message({x.data(), DType::f32, {2, 7}}, packed, y, {}), "linear: x must be [-1, 8]");
-  expect(message({x.data(), DType::i32, {2, 8}}, packed, y, {}), "x must be f32 or bf16 or f16, got i32");
+  expect(message({x.data(), DType::i32, {2, 8}}, packed, y, {}), "x must be f32 or bf16 or f16 or s8 or u8, got i32");
   expect(message({x.data(), DType::f32, {2, 8}, {1, 2}}, packed, y, {}), "last dimension of x");
   expect(message(input, gated, y, {}), "pack_gate_up");
   expect(message(input, packed, {out.data(), DType::f32, {2, 21}}, {}), "out must be [2, 20]");
-  expect(message(input, packed, {out.data(), DType::s8, {2, 20}}, {}), "out must be f32");
+  expect(message(input, packed, {out.data(), DType::boolean, {2, 20}}, {}), "out must be f32");
   expect(message(input, packed, {x.data(), DType::f32, {2, 20}}, {}), "out must not overlap x");
   expect(message(input, packed, {out.data(), DType::f32, {2, 20}, {0, 1}}, {}), "out has stride 0 in dimension 0");
   expect(message(input, packed, y, {.bias = ConstTensorView(bias.data(), DType::f32, {19})}), "bias must be [20]");

@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <string_view>
 #include <vector>
 
 #include "ops_transformer/base/validate.h"
+#include "ops_transformer/gemm/integer_weights.h"
 #include "ops_transformer/gemm/weight_format.h"
 #include "ops_transformer/profiler/profiler.h"
 
@@ -17,6 +19,7 @@ namespace ops_transformer {
 namespace {
 
 constexpr const char* kPack = "PackedWeights::pack";
+constexpr const char* kPackIntegers = "PackedWeights::pack_integers";
 constexpr const char* kPackGateUp = "PackedWeights::pack_gate_up";
 constexpr const char* kPackedBytes = "PackedWeights::packed_bytes";
 // Keeps sums of sizes, and the bytes of a tile, far from 2^63.
@@ -31,16 +34,31 @@ const WeightFormat& format_of(const char* op, std::string_view name, DType dtype
   invalid(op, fmt::format("{} is {}, must be {}", name, dtype_name(dtype), fmt::join(names, " or ")));
 }
 
-std::size_t checked_bytes(const char* op, const WeightFormat& format, std::int64_t num_outputs,
-                          std::int64_t num_inputs) {
+std::size_t checked_bytes(const char* op, const WeightFormat& format, std::int64_t num_outputs, std::int64_t num_inputs,
+                          const WeightScaling& scaling = {}) {
   if (std::min(num_outputs, num_inputs) < 0 || std::max(num_outputs, num_inputs) > kMaxSize) {
     invalid(op, fmt::format("sizes are {} x {}, must be from 0 to {}", num_outputs, num_inputs, kMaxSize));
   }
   std::ptrdiff_t bytes;
-  if (__builtin_mul_overflow(num_tiles_of(num_outputs), format.tile_bytes(num_inputs), &bytes)) {
+  if (__builtin_mul_overflow(num_tiles_of(num_outputs), format.tile_bytes(num_inputs, scaling), &bytes)) {
     invalid(op, fmt::format("sizes are {} x {}, whose bytes must be below 2^63", num_outputs, num_inputs));
   }
   return std::size_t(bytes);
+}
+
+void check_scaling(const char* op, DType dtype, std::int64_t num_inputs, const WeightScaling& scaling) {
+  if (!is_integer_weight(dtype)) {
+    if (scaling != WeightScaling{}) invalid(op, fmt::format("scaling is given, but weights are {}", dtype_name(dtype)));
+    return;
+  }
+  if (!is_float(scaling.scales))
+    invalid(op, fmt::format("scales is {}, must be f32 or bf16 or f16", dtype_name(scaling.scales)));
+  const std::int64_t length = scaling.group_len;
+  if (length == 0) return;
+  if (length != 32 && length != 64 && length != 128 && length != 256)
+    invalid(op, fmt::format("group_len is {}, must be 0, 32, 64, 128 or 256", length));
+  if (num_inputs % length != 0)
+    invalid(op, fmt::format("num_inputs is {}, must be a multiple of group_len, which is {}", num_inputs, length));
 }
 
 void check_part(const char* op, const ConstTensorView& part, const std::string& name, const ConstTensorView& first) {
@@ -62,29 +80,107 @@ const std::byte* row_of(const ConstTensorView& part, std::int64_t row) {
   return part.as<std::byte>() + row * part.stride(0) / std::int64_t(info.block_len) * std::int64_t(info.block_bytes);
 }
 
-// rows_of(tile, rows) names the rows of a tile.
-template <class RowsOf>
-void pack_tiles(Context& context, const char* op, const PackedWeights& packed, std::byte* memory,
-                const RowsOf& rows_of) {
+// rows_of(tile, rows) names the rows of a tile, finish(tile, memory) adds what isn't in them.
+template <class RowsOf, class Finish>
+void pack_tiles(Context& context, const char* op, const PackedWeights& packed, std::byte* memory, const RowsOf& rows_of,
+                const Finish& finish) {
   if (packed.bytes() == 0) return;
   const WeightFormat& format = *find_weight_format(packed.dtype());
   const std::int64_t num_tiles = num_tiles_of(packed.num_outputs()), num_inputs = packed.num_inputs();
-  const std::size_t tile_bytes = format.tile_bytes(num_inputs);
+  const std::size_t tile_bytes = packed.bytes() / std::size_t(num_tiles);
   const Zone zone(context, op, {.bytes = 2 * std::int64_t(packed.bytes())});  // read, and written
   CallScope call(context);
   call.parallel_rows(num_tiles, kTileOutputs * num_inputs, [&](std::int64_t first, std::int64_t last, int) {
     for (std::int64_t tile = first; tile < last; ++tile) {
       std::array<const void*, kTileOutputs> rows{};
       rows_of(tile, rows);
-      format.pack_tile(rows.data(), num_inputs, memory + std::size_t(tile) * tile_bytes);
+      std::byte* const target = memory + std::size_t(tile) * tile_bytes;
+      if (is_integer_weight(packed.dtype())) {
+        pack_integer_tile(packed.dtype(), rows.data(), num_inputs, packed.scaling(), target);
+      } else {
+        format.pack_tile(rows.data(), num_inputs, target);
+      }
+      finish(tile, target);
     }
   });
+}
+template <class RowsOf>
+void pack_tiles(Context& context, const char* op, const PackedWeights& packed, std::byte* memory,
+                const RowsOf& rows_of) {
+  pack_tiles(context, op, packed, memory, rows_of, [](std::int64_t, std::byte*) {});
+}
+
+// Scales and zeros of a tile's outputs from row `first` on.
+void pack_scaling(const PackedWeights& packed, const IntegerWeightOptions& options, std::int64_t first,
+                  std::byte* tile) {
+  const IntegerLayout layout = integer_layout(packed.dtype(), packed.num_inputs(), packed.scaling());
+  const auto scale_bytes = std::int64_t(element_bytes(packed.scaling().scales));
+  for (int r = 0; r < kTileOutputs && first + r < packed.num_outputs(); ++r) {
+    for (std::int64_t g = 0; g < layout.num_groups; ++g) {
+      std::byte* const group = tile + g * layout.group_bytes;
+      if (options.scales) {
+        const ConstTensorView& scales = *options.scales;
+        std::memcpy(group + layout.codes_bytes + r * scale_bytes,
+                    scales.as<std::byte>() + ((first + r) * scales.stride(0) + g * scales.stride(1)) * scale_bytes,
+                    std::size_t(scale_bytes));
+      }
+      if (options.zeros) {
+        const std::int64_t at = (first + r) * options.zeros->stride(0) + g * options.zeros->stride(1);
+        const int zero = packed.dtype() == DType::u8 ? int(options.zeros->as<std::uint8_t>()[at])
+                                                     : int(options.zeros->as<std::int8_t>()[at]);
+        group[layout.group_bytes - kTileOutputs + r] = std::byte(zero + code_of_zero(packed.dtype()));
+      }
+    }
+  }
 }
 
 }  // namespace
 
-std::size_t PackedWeights::packed_bytes(DType dtype, std::int64_t num_outputs, std::int64_t num_inputs) {
-  return checked_bytes(kPackedBytes, format_of(kPackedBytes, "dtype", dtype), num_outputs, num_inputs);
+std::size_t PackedWeights::packed_bytes(DType dtype, std::int64_t num_outputs, std::int64_t num_inputs,
+                                        const WeightScaling& scaling) {
+  const WeightFormat& format = format_of(kPackedBytes, "dtype", dtype);
+  check_scaling(kPackedBytes, dtype, num_inputs, scaling);
+  return checked_bytes(kPackedBytes, format, num_outputs, num_inputs, scaling);
+}
+
+PackedWeights PackedWeights::pack_integers(Context& context, const ConstTensorView& codes,
+                                           const IntegerWeightOptions& options, std::span<std::byte> memory) {
+  check_dtype(kPackIntegers, "codes", codes, {DType::s8, DType::u8, DType::s4});
+  check_part(kPackIntegers, codes, "codes", codes);
+  PackedWeights packed;
+  packed.dtype_ = codes.dtype();
+  packed.num_outputs_ = codes.size(0);
+  packed.num_inputs_ = codes.size(1);
+  packed.scaling_.group_len = options.group_len;
+  packed.scaling_.has_zeros = options.zeros.has_value();
+  if (options.scales) packed.scaling_.scales = options.scales->dtype();
+  check_scaling(kPackIntegers, codes.dtype(), codes.size(1), packed.scaling_);
+  const std::int64_t num_groups = options.group_len ? codes.size(1) / options.group_len : 1;
+  if (options.scales) check_shape(kPackIntegers, "scales", *options.scales, {codes.size(0), num_groups});
+  if (options.zeros) {
+    check_shape(kPackIntegers, "zeros", *options.zeros, {codes.size(0), num_groups});
+    check_dtype(kPackIntegers, "zeros", *options.zeros, {codes.dtype() == DType::u8 ? DType::u8 : DType::s8});
+    for (std::int64_t i = 0; codes.dtype() == DType::s4 && i < codes.size(0) * num_groups; ++i) {
+      const std::int64_t row = i / num_groups, group = i % num_groups;
+      const int zero =
+          options.zeros->as<std::int8_t>()[row * options.zeros->stride(0) + group * options.zeros->stride(1)];
+      if (zero < -8 || zero > 7)
+        invalid(kPackIntegers, fmt::format("zeros[{}, {}] is {}, must be from -8 to 7 for s4", row, group, zero));
+    }
+  }
+  packed.bytes_ = checked_bytes(kPackIntegers, *find_weight_format(codes.dtype()), packed.num_outputs_,
+                                packed.num_inputs_, packed.scaling_);
+  std::byte* const target = packed.take_memory(kPackIntegers, memory);
+  pack_tiles(
+      context, kPackIntegers, packed, target,
+      [&](std::int64_t tile, std::array<const void*, kTileOutputs>& rows) {
+        for (int r = 0; r < kTileOutputs && tile * kTileOutputs + r < codes.size(0); ++r)
+          rows[r] = row_of(codes, tile * kTileOutputs + r);
+      },
+      [&](std::int64_t tile, std::byte* memory_of_tile) {
+        pack_scaling(packed, options, tile * kTileOutputs, memory_of_tile);
+      });
+  return packed;
 }
 
 PackedWeights PackedWeights::pack(Context& context, std::span<const ConstTensorView> parts,

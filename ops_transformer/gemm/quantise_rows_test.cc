@@ -29,12 +29,24 @@ std::vector<Isa> levels() {
   return isas;
 }
 
+PrepareArgs arguments(const void* x, DType dtype, std::int64_t num_inputs, std::int64_t stride, std::byte* out,
+                      std::int64_t row_bytes) {
+  PrepareArgs args{};
+  args.x = x;
+  args.prepared = out;
+  args.num_inputs = num_inputs;
+  args.x_stride = stride;
+  args.prepared_row_bytes = row_bytes;
+  args.x_dtype = dtype;
+  return args;
+}
+
 std::vector<QuantisedBlock> quantise(Isa isa, const std::vector<float>& x) {
   GuardedBuffer<float> row(x.size());
   std::copy(x.begin(), x.end(), row.begin());
   const auto n = std::int64_t(x.size());
   GuardedBuffer<std::byte> out(quantised_row_bytes(n));
-  quantise_rows.row(isa)({row.data(), out.data(), n, n, std::int64_t(out.size()), DType::f32}, 0, 1);
+  quantise_rows.row(isa)(arguments(row.data(), DType::f32, n, n, out.data(), std::int64_t(out.size())), 0, 1);
   std::vector<QuantisedBlock> blocks((x.size() + 31) / 32);
   std::memcpy(blocks.data(), out.data(), blocks.size() * sizeof(QuantisedBlock));
   return blocks;
@@ -62,7 +74,8 @@ TYPED_TEST(QuantiseRows, MatchesReferenceForEveryLength) {
       }
       const auto row_bytes = std::int64_t(quantised_row_bytes(n));
       GuardedBuffer<std::byte> out(std::size_t(kRows * row_bytes));
-      quantise_rows.row(isa)({x.data(), out.data(), n, stride, row_bytes, kDType<T>}, 0, kRows);
+      const auto args = arguments(x.data(), kDType<T>, n, stride, out.data(), row_bytes);
+      quantise_rows.row(isa)(args, 0, kRows);
       for (std::int64_t r = 0; r < kRows; ++r) {
         std::vector<float> values;
         for (std::int64_t i = 0; i < n; ++i) values.push_back(to_float(x[std::size_t(r * stride + i)]));

@@ -13,7 +13,7 @@ namespace ops_transformer {
 namespace {
 
 template <DType kWeights>
-std::size_t tile_bytes(std::int64_t num_inputs) {
+std::size_t tile_bytes(std::int64_t num_inputs, const WeightScaling& = {}) {
   constexpr WeightForm kForm = weight_form(kWeights);
   return align_up(std::size_t(num_inputs / kForm.block_len) * std::size_t(kForm.block_bytes()));
 }
@@ -57,7 +57,9 @@ void pack_tile(const void* const* rows, std::int64_t num_inputs, std::byte* tile
   }
 }
 
-std::size_t quantised_bytes(std::int64_t num_inputs) { return off_page(quantised_row_bytes(num_inputs)); }
+std::size_t quantised_bytes(std::int64_t num_inputs, const WeightScaling&) {
+  return off_page(quantised_row_bytes(num_inputs));
+}
 bool never(DType, std::int64_t, Isa) { return false; }
 
 constexpr MatmulMethod fast(std::string_view name, const Kernel<MultiplyFn>* multiply) {

@@ -18,7 +18,7 @@ namespace ops_transformer {
 /// have the same levels, or the form is the same at every level.
 struct MatmulMethod {
   std::string_view name;  // shown in plans
-  std::size_t (*prepared_row_bytes)(std::int64_t num_inputs);
+  std::size_t (*prepared_row_bytes)(std::int64_t num_inputs, const WeightScaling& scaling);
   bool (*reads_as_it_lies)(DType x, std::int64_t num_inputs, Isa isa);  // x needs no preparation
   const Kernel<PrepareFn>* prepare;
   const Kernel<MultiplyFn>* multiply;
@@ -30,7 +30,7 @@ struct MatmulMethod {
 constexpr std::size_t off_page(std::size_t bytes) { return bytes % 4096 == 0 ? bytes + kAlignment : bytes; }
 
 // What methods that multiply rows of f32 share: prepared_row_bytes and reads_as_it_lies.
-inline std::size_t f32_row_bytes(std::int64_t num_inputs) {
+inline std::size_t f32_row_bytes(std::int64_t num_inputs, const WeightScaling&) {
   return off_page(align_up(std::size_t(num_inputs) * sizeof(float)));
 }
 inline bool reads_f32(DType x, std::int64_t, Isa) { return x == DType::f32; }
@@ -42,7 +42,7 @@ using PackTileFn = void(const void* const* rows, std::int64_t num_inputs, std::b
 /// What packing and linear know about a dtype of weights. weight_formats.cc holds the list: a new dtype is a row there.
 struct WeightFormat {
   DType dtype;
-  std::size_t (*tile_bytes)(std::int64_t num_inputs);  // a multiple of 64
+  std::size_t (*tile_bytes)(std::int64_t num_inputs, const WeightScaling& scaling);  // a multiple of 64
   PackTileFn* pack_tile;
   MatmulMethod fast, exact;
 

@@ -3,15 +3,17 @@
 #include <array>
 
 #include "ops_transformer/gemm/float_weights.h"
+#include "ops_transformer/gemm/integer_weights.h"
 #include "ops_transformer/gemm/quantised_weights.h"
 #include "ops_transformer/gemm/weight_format.h"
 
 namespace ops_transformer {
 namespace {
 
-constexpr std::array<const WeightFormat*, 13> kFormats = {
-    &kF32Weights,  &kBf16Weights, &kF16Weights,  &kQ4_0Weights, &kQ4_1Weights, &kQ5_0Weights, &kQ5_1Weights,
-    &kQ8_0Weights, &kQ2_KWeights, &kQ3_KWeights, &kQ4_KWeights, &kQ5_KWeights, &kQ6_KWeights};
+constexpr std::array<const WeightFormat*, 16> kFormats = {&kF32Weights,  &kBf16Weights, &kF16Weights,  &kQ4_0Weights,
+                                                          &kQ4_1Weights, &kQ5_0Weights, &kQ5_1Weights, &kQ8_0Weights,
+                                                          &kQ2_KWeights, &kQ3_KWeights, &kQ4_KWeights, &kQ5_KWeights,
+                                                          &kQ6_KWeights, &kS8Weights,   &kU8Weights,   &kS4Weights};
 
 }  // namespace
 

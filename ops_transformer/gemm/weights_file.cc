@@ -30,7 +30,10 @@ struct Header {
   char dtype[16];
   std::int64_t num_outputs, num_inputs, num_gated_outputs;
   std::uint64_t bytes, checksum;
-  char reserved[56];
+  char scales[16];  // of integer weights
+  std::int64_t group_len;
+  std::uint32_t has_zeros;
+  char reserved[28];
 };
 static_assert(sizeof(Header) == 128 && std::is_trivially_copyable_v<Header>);
 
@@ -53,6 +56,16 @@ std::uint64_t checksum_of(Header header, const std::byte* data, std::size_t byte
   header.checksum = 0;
   header.checksum = checksum_of(reinterpret_cast<const std::byte*>(&header), sizeof header);
   return checksum_of(data, bytes) ^ std::rotl(header.checksum, 1);
+}
+
+void write_name(DType dtype, char (&name)[16]) { dtype_name(dtype).copy(name, sizeof name - 1); }
+std::optional<DType> read_name(const char (&name)[16]) {
+  for (int i = 0; i < kNumDTypes; ++i) {
+    char known[16] = {};
+    write_name(DType(i), known);
+    if (std::memcmp(name, known, sizeof known) == 0) return DType(i);
+  }
+  return std::nullopt;
 }
 
 class File {
@@ -113,8 +126,10 @@ void PackedWeights::save(const std::string& path) const {
   std::memcpy(header.magic, kMagic, sizeof kMagic);
   header.version = kVersion;
   header.header_bytes = sizeof header;
-  const std::string_view name = dtype_name(dtype_);
-  std::memcpy(header.dtype, name.data(), name.size());
+  write_name(dtype_, header.dtype);
+  write_name(scaling_.scales, header.scales);
+  header.group_len = scaling_.group_len;
+  header.has_zeros = scaling_.has_zeros;
   header.num_outputs = num_outputs_;
   header.num_inputs = num_inputs_;
   header.num_gated_outputs = num_gated_outputs_;
@@ -147,24 +162,20 @@ PackedWeights PackedWeights::load(const std::string& path) {
   if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0) refuse(path, "holds no packed weights");
   if (header.version != kVersion || header.header_bytes != sizeof header)
     refuse(path, fmt::format("is of version {}, must be {}", header.version, kVersion));
-  const WeightFormat* format = nullptr;
-  for (const WeightFormat* known : weight_formats()) {
-    char name[sizeof header.dtype] = {};
-    std::memcpy(name, dtype_name(known->dtype).data(), dtype_name(known->dtype).size());
-    if (std::memcmp(name, header.dtype, sizeof name) == 0) format = known;
-  }
-  if (!format) refuse(path, "is of an unknown dtype");
+  const auto dtype = read_name(header.dtype), scales = read_name(header.scales);
+  if (!dtype || !find_weight_format(*dtype) || !scales || header.has_zeros > 1) refuse(path, "is of an unknown dtype");
   PackedWeights weights;
-  weights.dtype_ = format->dtype;
+  weights.dtype_ = *dtype;
+  weights.scaling_ = {header.group_len, *scales, header.has_zeros != 0};
   weights.num_outputs_ = header.num_outputs;
   weights.num_inputs_ = header.num_inputs;
   weights.num_gated_outputs_ = header.num_gated_outputs;
   try {
-    weights.bytes_ = packed_bytes(format->dtype, header.num_outputs, header.num_inputs);
+    weights.bytes_ = packed_bytes(*dtype, header.num_outputs, header.num_inputs, weights.scaling_);
   } catch (const InvalidArgument& error) {
     refuse(path, error.what());
   }
-  const auto block_len = std::int64_t(dtype_info(format->dtype).block_len);
+  const auto block_len = std::int64_t(dtype_info(*dtype).block_len);
   if (header.num_inputs % block_len != 0)
     refuse(path, fmt::format("has {} inputs, must be a multiple of {}", header.num_inputs, block_len));
   // Weights of pack_gate_up are two tiles for each 16 gated outputs.
@@ -175,7 +186,7 @@ PackedWeights PackedWeights::load(const std::string& path) {
   }
   if (header.bytes != weights.bytes_ || header.bytes != size - sizeof header) {
     refuse(path, fmt::format("{} x {} {} need {} bytes; it says {} and has {}", header.num_outputs, header.num_inputs,
-                             dtype_name(format->dtype), weights.bytes_, header.bytes, size - sizeof header));
+                             dtype_name(*dtype), weights.bytes_, header.bytes, size - sizeof header));
   }
   file.read_all(weights.take_memory("PackedWeights::load", {}), weights.bytes_);
   const std::uint64_t checksum = checksum_of(header, weights.data_, weights.bytes_);

@@ -85,6 +85,23 @@ TEST_F(WeightsFile, GatedAndEmptyWeights) {
   EXPECT_EQ(PackedWeights::load(path("empty")).bytes(), 0u);
 }
 
+TEST_F(WeightsFile, IntegersKeepTheirScaling) {
+  const std::vector<std::byte> codes(20 * 128, std::byte{0x37});
+  const std::vector<BFloat16> scales(20 * 4, to_bfloat16(0.5f));
+  const std::vector<std::int8_t> zeros(20 * 4, 3);
+  for (bool with_zeros : {false, true}) {
+    IntegerWeightOptions options{.scales = ConstTensorView(scales.data(), DType::bf16, {20, 4}), .group_len = 64};
+    if (with_zeros) options.zeros = ConstTensorView(zeros.data(), DType::s8, {20, 4});
+    const auto saved =
+        PackedWeights::pack_integers(context_, ConstTensorView(codes.data(), DType::s4, {20, 256}), options);
+    saved.save(path("w"));
+    const PackedWeights loaded = PackedWeights::load(path("w"));
+    EXPECT_EQ(loaded.scaling(), saved.scaling());
+    ASSERT_EQ(loaded.bytes(), saved.bytes());
+    EXPECT_EQ(std::memcmp(loaded.data(), saved.data(), saved.bytes()), 0);
+  }
+}
+
 TEST_F(WeightsFile, ADamagedFileIsRefused) {
   weights(DType::q4_1).save(path("w"));
   const std::vector<char> whole = read(path("w"));

@@ -11,8 +11,10 @@ void norm_linear(Context& context, const ConstTensorView& x, const RowNorm& norm
                  const TensorView& out, const LinearOptions& options) {
   constexpr const char* kOp = "norm_linear";
   check_linear(kOp, x, weights, out, options);
+  check_dtype(kOp, "x", x, {DType::f32, DType::bf16, DType::f16});
   check_row_norm(kOp, x, norm, out);
   if (norm.residual_out) {
+    if (options.x_rows) invalid(kOp, "norm.residual_out and x_rows are given, must be one of them");
     // A row's sum is written while other rows' results already are.
     if (options.bias) check_no_overlap(kOp, "norm.residual_out", *norm.residual_out, "bias", *options.bias);
     if (options.residual) check_no_overlap(kOp, "norm.residual_out", *norm.residual_out, "residual", *options.residual);
