@@ -10,8 +10,8 @@
 namespace ops_transformer {
 namespace {
 
-std::uint8_t code_at(DType dtype, const std::uint8_t* row, std::int64_t i) noexcept {
-  if (dtype != DType::s4) return std::uint8_t(row[i] ^ (dtype == DType::s8 ? 0x80 : 0));
+std::uint8_t code_at(DType dtype, const std::uint8_t* row, std::int64_t stride, std::int64_t i) noexcept {
+  if (dtype != DType::s4) return std::uint8_t(row[i * stride] ^ (dtype == DType::s8 ? 0x80 : 0));
   return std::uint8_t((row[i / 2] >> i % 2 * 4 & 15) ^ 8);
 }
 
@@ -21,7 +21,7 @@ std::size_t tile_bytes(std::int64_t num_inputs, const WeightScaling& scaling) {
 }
 template <DType kCodes>
 void pack_tile(const void* const* rows, std::int64_t num_inputs, std::byte* tile) {
-  pack_integer_tile(kCodes, rows, num_inputs, {}, tile);
+  pack_integer_tile(kCodes, rows, 1, num_inputs, {}, tile);
 }
 
 std::size_t integer_row_bytes(std::int64_t num_inputs, const WeightScaling& scaling) {
@@ -53,8 +53,8 @@ IntegerLayout integer_layout(DType dtype, std::int64_t num_inputs, const WeightS
   return layout;
 }
 
-void pack_integer_tile(DType dtype, const void* const* rows, std::int64_t num_inputs, const WeightScaling& scaling,
-                       std::byte* tile) noexcept {
+void pack_integer_tile(DType dtype, const void* const* rows, std::int64_t stride, std::int64_t num_inputs,
+                       const WeightScaling& scaling, std::byte* tile) noexcept {
   const IntegerLayout layout = integer_layout(dtype, num_inputs, scaling);
   std::memset(tile, 0, std::size_t(layout.tile_bytes));
   for (int output = 0; output < kTileOutputs; ++output) {
@@ -64,8 +64,20 @@ void pack_integer_tile(DType dtype, const void* const* rows, std::int64_t num_in
     for (std::int64_t group = 0; group < layout.num_groups; ++group) {
       std::byte* const codes = tile + group * layout.group_bytes + 4 * output;
       const std::int64_t first = group * layout.group_len;
-      for (std::int64_t i = 0; i < layout.group_len; ++i) {
-        const std::uint8_t code = code_at(dtype, row, first + i);
+      std::int64_t i = 0;
+      if (layout.code_bits == 8 && stride == 1) {
+        const std::uint32_t flip = dtype == DType::s8 ? 0x80808080u : 0;
+        for (; i + 4 <= layout.group_len; i += 4) {
+          std::uint32_t word;
+          std::memcpy(&word, row + first + i, sizeof word);
+          word ^= flip;
+          std::memcpy(codes + i * 16, &word, sizeof word);
+          const std::uint32_t pairs = (word & 0x00ff00ffu) + (word >> 8 & 0x00ff00ffu);
+          sum += std::int32_t((pairs & 0xffffu) + (pairs >> 16));
+        }
+      }
+      for (; i < layout.group_len; ++i) {
+        const std::uint8_t code = code_at(dtype, row, stride, first + i);
         sum += code;
         if (layout.code_bits == 8) {
           codes[i / 4 * 64 + i % 4] = std::byte(code);

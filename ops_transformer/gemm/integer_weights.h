@@ -38,9 +38,9 @@ constexpr std::int64_t integer_codes_bytes(std::int64_t num_inputs) noexcept {
   return std::int64_t(align_up(std::size_t(num_inputs)));
 }
 
-/// Writes the codes and the code sums of a tile, and scales of 1.
-void pack_integer_tile(DType dtype, const void* const* rows, std::int64_t num_inputs, const WeightScaling& scaling,
-                       std::byte* tile) noexcept;
+/// Writes the codes and the code sums of a tile, and scales of 1. Elements of a row are `stride` apart (s4: 1).
+void pack_integer_tile(DType dtype, const void* const* rows, std::int64_t stride, std::int64_t num_inputs,
+                       const WeightScaling& scaling, std::byte* tile) noexcept;
 
 extern const WeightFormat kS8Weights, kU8Weights, kS4Weights;
 

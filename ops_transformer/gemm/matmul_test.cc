@@ -105,7 +105,8 @@ TEST(PackedWeights, ErrorsNameTheArgument) {
   EXPECT_NE(pack({ConstTensorView(w, DType::i32, {4, 8})}).find("parts[0] is i32, must be f32 or bf16 or f16 or q4_0"),
             std::string::npos);
   EXPECT_NE(pack({ConstTensorView(w, DType::f32, {4})}).find("parts[0] must have 2 dimensions"), std::string::npos);
-  EXPECT_NE(pack({ConstTensorView(w, DType::f32, {4, 4}, {8, 2})}).find("parts[0]"), std::string::npos);
+  EXPECT_NE(pack({ConstTensorView(w, DType::q8_0, {4, 32}, {64, 2})}).find("last dimension of parts[0]"),
+            std::string::npos);
   EXPECT_NE(pack({ConstTensorView(w, DType::f32, {15, 8}), ConstTensorView(w, DType::f32, {16, 8})})
                 .find("parts[0] has 15 outputs, must be a multiple of 16"),
             std::string::npos);

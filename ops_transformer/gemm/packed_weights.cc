@@ -12,6 +12,7 @@
 
 #include "ops_transformer/base/validate.h"
 #include "ops_transformer/gemm/integer_weights.h"
+#include "ops_transformer/gemm/pack_strided.h"
 #include "ops_transformer/gemm/weight_format.h"
 #include "ops_transformer/profiler/profiler.h"
 
@@ -63,9 +64,9 @@ void check_scaling(const char* op, DType dtype, std::int64_t num_inputs, const W
 
 void check_part(const char* op, const ConstTensorView& part, const std::string& name, const ConstTensorView& first) {
   check_rank(op, name, part, 2);
-  check_rows(op, name, part);
   const WeightFormat& format = format_of(op, name, part.dtype());
   const auto block_len = std::int64_t(dtype_info(part.dtype()).block_len);
+  if (block_len > 1) check_rows(op, name, part);
   if (part.size(1) % block_len != 0 || part.stride(0) % block_len != 0) {
     invalid(op, fmt::format("rows of {} must be multiples of {} elements, got length {} and stride {}", name, block_len,
                             part.size(1), part.stride(0)));
@@ -75,39 +76,55 @@ void check_part(const char* op, const ConstTensorView& part, const std::string& 
   checked_bytes(op, format, part.size(0), part.size(1));
 }
 
+std::int64_t stride_of(const ConstTensorView& part, std::int64_t num_inputs) {
+  return num_inputs > 1 ? part.stride(1) : 1;
+}
+
 const std::byte* row_of(const ConstTensorView& part, std::int64_t row) {
   const DTypeInfo& info = dtype_info(part.dtype());
   return part.as<std::byte>() + row * part.stride(0) / std::int64_t(info.block_len) * std::int64_t(info.block_bytes);
 }
 
-// rows_of(tile, rows) names the rows of a tile, finish(tile, memory) adds what isn't in them.
+// rows_of(tile, rows) names the rows of a tile and returns how far their elements are apart; finish(tile, memory) adds
+// what isn't in them.
 template <class RowsOf, class Finish>
-void pack_tiles(Context& context, const char* op, const PackedWeights& packed, std::byte* memory, const RowsOf& rows_of,
-                const Finish& finish) {
+void pack_tiles(Context& context, const char* op, const PackedWeights& packed, std::byte* memory, bool strided,
+                const RowsOf& rows_of, const Finish& finish) {
   if (packed.bytes() == 0) return;
   const WeightFormat& format = *find_weight_format(packed.dtype());
   const std::int64_t num_tiles = num_tiles_of(packed.num_outputs()), num_inputs = packed.num_inputs();
   const std::size_t tile_bytes = packed.bytes() / std::size_t(num_tiles);
   const Zone zone(context, op, {.bytes = 2 * std::int64_t(packed.bytes())});  // read, and written
   CallScope call(context);
-  call.parallel_rows(num_tiles, kTileOutputs * num_inputs, [&](std::int64_t first, std::int64_t last, int) {
-    for (std::int64_t tile = first; tile < last; ++tile) {
-      std::array<const void*, kTileOutputs> rows{};
-      rows_of(tile, rows);
-      std::byte* const target = memory + std::size_t(tile) * tile_bytes;
-      if (is_integer_weight(packed.dtype())) {
-        pack_integer_tile(packed.dtype(), rows.data(), num_inputs, packed.scaling(), target);
-      } else {
-        format.pack_tile(rows.data(), num_inputs, target);
+  // Tiles of rows that are far apart share pages: eight of them take the same inputs in turn.
+  constexpr std::int64_t kTilesTogether = 8, kInputsTogether = 256;
+  const std::int64_t elements = kTileOutputs * num_inputs * (strided ? kTilesTogether : 1);
+  const std::int64_t step = strided ? kTilesTogether : 1, num_items = (num_tiles + step - 1) / step;
+  call.parallel_rows(num_items, elements, [&](std::int64_t first_item, std::int64_t last_item, int) {
+    for (std::int64_t first = first_item * step; first < std::min(num_tiles, last_item * step); first += step) {
+      const std::int64_t last = std::min(num_tiles, first + step);
+      for (std::int64_t i = 0; i == 0 || (strided && i < num_inputs); i += kInputsTogether) {
+        for (std::int64_t tile = first; tile < last; ++tile) {
+          std::array<const void*, kTileOutputs> rows{};
+          const std::int64_t stride = rows_of(tile, rows);
+          std::byte* const target = memory + std::size_t(tile) * tile_bytes;
+          if (is_integer_weight(packed.dtype())) {
+            if (i == 0) pack_integer_tile(packed.dtype(), rows.data(), stride, num_inputs, packed.scaling(), target);
+          } else if (!strided) {
+            format.pack_tile(rows.data(), num_inputs, target);
+          } else {
+            pack_strided(packed.dtype(), rows.data(), stride, i, std::min(num_inputs, i + kInputsTogether), target);
+          }
+          if (i == 0) finish(tile, target);
+        }
       }
-      finish(tile, target);
     }
   });
 }
 template <class RowsOf>
-void pack_tiles(Context& context, const char* op, const PackedWeights& packed, std::byte* memory,
+void pack_tiles(Context& context, const char* op, const PackedWeights& packed, std::byte* memory, bool strided,
                 const RowsOf& rows_of) {
-  pack_tiles(context, op, packed, memory, rows_of, [](std::int64_t, std::byte*) {});
+  pack_tiles(context, op, packed, memory, strided, rows_of, [](std::int64_t, std::byte*) {});
 }
 
 // Scales and zeros of a tile's outputs from row `first` on.
@@ -172,10 +189,11 @@ PackedWeights PackedWeights::pack_integers(Context& context, const ConstTensorVi
                                 packed.num_inputs_, packed.scaling_);
   std::byte* const target = packed.take_memory(kPackIntegers, memory);
   pack_tiles(
-      context, kPackIntegers, packed, target,
+      context, kPackIntegers, packed, target, stride_of(codes, packed.num_inputs()) != 1,
       [&](std::int64_t tile, std::array<const void*, kTileOutputs>& rows) {
         for (int r = 0; r < kTileOutputs && tile * kTileOutputs + r < codes.size(0); ++r)
           rows[r] = row_of(codes, tile * kTileOutputs + r);
+        return stride_of(codes, packed.num_inputs());
       },
       [&](std::int64_t tile, std::byte* memory_of_tile) {
         pack_scaling(packed, options, tile * kTileOutputs, memory_of_tile);
@@ -207,8 +225,11 @@ PackedWeights PackedWeights::pack(Context& context, std::span<const ConstTensorV
     const auto i = std::size_t(std::ranges::upper_bound(first_tiles, tile) - first_tiles.begin()) - 1;
     const std::int64_t first = (tile - first_tiles[i]) * kTileOutputs;
     for (int r = 0; r < kTileOutputs && first + r < parts[i].size(0); ++r) rows[r] = row_of(parts[i], first + r);
+    return stride_of(parts[i], packed.num_inputs());
   };
-  pack_tiles(context, kPack, packed, target, rows_of);
+  const bool strided = std::ranges::any_of(
+      parts, [&](const ConstTensorView& part) { return stride_of(part, packed.num_inputs()) != 1; });
+  pack_tiles(context, kPack, packed, target, strided, rows_of);
   return packed;
 }
 
@@ -229,8 +250,10 @@ PackedWeights PackedWeights::pack_gate_up(Context& context, const ConstTensorVie
     const std::int64_t first = tile / 2 * kTileOutputs;
     for (int r = 0; r < kTileOutputs && first + r < gate.size(0); ++r)
       rows[r] = row_of(tile % 2 == 0 ? gate : up, first + r);
+    return stride_of(tile % 2 == 0 ? gate : up, packed.num_inputs());
   };
-  pack_tiles(context, kPackGateUp, packed, target, rows_of);
+  const bool strided = stride_of(gate, packed.num_inputs()) != 1 || stride_of(up, packed.num_inputs()) != 1;
+  pack_tiles(context, kPackGateUp, packed, target, strided, rows_of);
   return packed;
 }
 

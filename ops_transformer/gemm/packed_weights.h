@@ -37,9 +37,10 @@ class OPS_TRANSFORMER_API PackedWeights {
  public:
   PackedWeights() = default;
 
-  /// parts   each [num_outputs_i, num_inputs] f32 | bf16 | f16 | any block-quantised type, all of one dtype, rows
-  ///         contiguous; stacked along the outputs (q, k and v in one matmul); num_outputs_i % 16 == 0 for all but the
-  ///         last
+  /// parts   each [num_outputs_i, num_inputs] f32 | bf16 | f16 | s8 | u8 in any strides, or s4 | any block-quantised
+  /// type
+  ///         in contiguous rows, all of one dtype; stacked along the outputs (q, k and v in one matmul); num_outputs_i
+  ///         % 16 == 0 for all but the last
   /// memory  where to pack, 64-byte aligned, at least packed_bytes; it must outlive the object. Empty: own memory
   /// Throws InvalidArgument.
   static PackedWeights pack(Context& context, std::span<const ConstTensorView> parts, std::span<std::byte> memory = {});
@@ -52,8 +53,8 @@ class OPS_TRANSFORMER_API PackedWeights {
   static PackedWeights pack_gate_up(Context& context, const ConstTensorView& gate, const ConstTensorView& up,
                                     std::span<std::byte> memory = {});
 
-  /// codes [num_outputs, num_inputs] s8 | u8 | s4, rows contiguous. `pack` takes them too, with scales of 1.
-  /// Throws InvalidArgument: num_inputs must be whole groups.
+  /// codes [num_outputs, num_inputs] s8 | u8 in any strides, or s4 in contiguous rows. `pack` takes them too, with
+  /// scales of 1. Throws InvalidArgument: num_inputs must be whole groups.
   static PackedWeights pack_integers(Context& context, const ConstTensorView& codes,
                                      const IntegerWeightOptions& options, std::span<std::byte> memory = {});
 
