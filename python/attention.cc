@@ -102,19 +102,19 @@ template <bool kReturnLse>
 using AttentionResult = std::conditional_t<kReturnLse, ArrayAndLse, ArrayOfKind>;
 
 template <bool kReturnLse>
-AttentionResult<kReturnLse> attend(const ArrayOfKind& query, const ArrayArgument& key, const ArrayArgument& value,
-                                   bool causal, std::optional<float> softmax_scale, const std::optional<Window>& window,
-                                   const std::optional<ArrayOfKind>& out, std::optional<std::int64_t> num_heads,
-                                   const std::optional<std::string>& layout, const std::string& align,
-                                   const std::optional<Band>& band, const Offsets& prefix_lens,
-                                   const std::optional<ArrayArgument>& visible,
-                                   const std::optional<ArrayArgument>& tree, const std::optional<ArrayArgument>& bias,
-                                   bool bias_before_scale, float logit_soft_cap, const std::vector<float>& alibi_slopes,
-                                   const std::vector<float>& sinks, const std::optional<ArrayArgument>& dropout_mask,
-                                   float keep_prob, const Offsets& q_offsets, const Offsets& kv_offsets,
-                                   const std::optional<ArrayArgument>& softmax_max,
-                                   const std::optional<ArrayArgument>& softmax_sum, std::int64_t block_size,
-                                   const Literal<kReturnLse>&, Context* context) {
+AttentionResult<kReturnLse> attend(
+    const ArrayOfKind& query, const ArrayArgument& key, const ArrayArgument& value, bool causal,
+    std::optional<float> softmax_scale, const std::optional<Window>& window, const std::optional<ArrayOfKind>& out,
+    std::optional<std::int64_t> num_heads, const std::optional<std::string>& layout, const std::string& align,
+    const std::optional<Band>& band, const Offsets& prefix_lens, const std::optional<ArrayArgument>& visible,
+    const std::optional<ArrayArgument>& tree, const std::optional<ArrayArgument>& bias, bool bias_before_scale,
+    float logit_soft_cap, const std::vector<float>& alibi_slopes, const std::vector<float>& sinks,
+    const std::optional<ArrayArgument>& dropout_mask, std::optional<std::uint64_t> dropout_seed, float keep_prob,
+    const Offsets& q_offsets, const Offsets& kv_offsets, const std::optional<ArrayArgument>& k_scales,
+    const std::optional<ArrayArgument>& k_offsets, const std::optional<ArrayArgument>& v_scales,
+    const std::optional<ArrayArgument>& v_offsets, const std::optional<ArrayArgument>& softmax_max,
+    const std::optional<ArrayArgument>& softmax_sum, std::int64_t block_size, const Literal<kReturnLse>&,
+    Context* context) {
   const Tensors t(kOp, query, key, value, num_heads, layout, out);
   FlashAttentionOptions options{.mask = causal ? Mask::causal : Mask::none,
                                 .align = align_of(align),
@@ -122,6 +122,7 @@ AttentionResult<kReturnLse> attend(const ArrayOfKind& query, const ArrayArgument
                                 .bias_before_scale = bias_before_scale,
                                 .logit_soft_cap = logit_soft_cap,
                                 .alibi_slopes = alibi_slopes,
+                                .dropout_seed = dropout_seed,
                                 .keep_prob = keep_prob,
                                 .sinks = sinks,
                                 .block_size = block_size};
@@ -134,6 +135,12 @@ AttentionResult<kReturnLse> attend(const ArrayOfKind& query, const ArrayArgument
   if (tree_array) options.tree = tree_array->view;
   if (bias_array) options.bias = bias_array->view;
   if (dropout_array) options.dropout_mask = dropout_array->view;
+  const auto ks = import_input(kOp, "k_scales", k_scales), ko = import_input(kOp, "k_offsets", k_offsets),
+             vs = import_input(kOp, "v_scales", v_scales), vo = import_input(kOp, "v_offsets", v_offsets);
+  if (ks) options.k_scales = ks->view;
+  if (ko) options.k_offsets = ko->view;
+  if (vs) options.v_scales = vs->view;
+  if (vo) options.v_offsets = vo->view;
   std::optional<Output> lse, largest, sums;
   if (kReturnLse) options.lse = lse.emplace(new_array(t.q_array, DType::f32, lse_shape(t.q, t.layout).span())).view;
   if (softmax_max) options.softmax_max = largest.emplace(import_output(kOp, "softmax_max", *softmax_max)).view;
@@ -168,9 +175,11 @@ void def_flash_attention(nb::module_& module, const ReturnLse& return_lse, const
              "num_heads"_a = nb::none(), "layout"_a = nb::none(), "align"_a = "last", "band"_a = nb::none(),
              "prefix_lens"_a = nb::none(), "visible"_a = nb::none(), "tree"_a = nb::none(), "bias"_a = nb::none(),
              "bias_before_scale"_a = false, "logit_soft_cap"_a = 0.0f, "alibi_slopes"_a = std::vector<float>(),
-             "sinks"_a = std::vector<float>(), "dropout_mask"_a = nb::none(), "keep_prob"_a = 1.0f,
-             "q_offsets"_a = nb::none(), "kv_offsets"_a = nb::none(), "softmax_max"_a = nb::none(),
-             "softmax_sum"_a = nb::none(), "block_size"_a = 0, return_lse, "context"_a = nb::none(), extra...);
+             "sinks"_a = std::vector<float>(), "dropout_mask"_a = nb::none(), "dropout_seed"_a = nb::none(),
+             "keep_prob"_a = 1.0f, "q_offsets"_a = nb::none(), "kv_offsets"_a = nb::none(), "k_scales"_a = nb::none(),
+             "k_offsets"_a = nb::none(), "v_scales"_a = nb::none(), "v_offsets"_a = nb::none(),
+             "softmax_max"_a = nb::none(), "softmax_sum"_a = nb::none(), "block_size"_a = 0, return_lse,
+             "context"_a = nb::none(), extra...);
 }
 
 }  // namespace
@@ -180,8 +189,9 @@ void bind_attention(nb::module_& module) {
                              R"(Scaled dot-product attention without a score matrix (Dao et al., 2022).
 
 query [batch, num_q_heads, q_len, head_dim], key [batch, num_kv_heads, kv_len, head_dim], value
-[batch, num_kv_heads, kv_len, value_dim], all f32, all bf16 or all f16, last dimension contiguous;
-num_q_heads a multiple of num_kv_heads; out as query (or f32) with value_dim.
+[batch, num_kv_heads, kv_len, value_dim], all f32, all bf16 or all f16 (key and value also bf16 under an
+f32 query, which is rounded to bf16, or int8), last dimension contiguous; num_q_heads a multiple of
+num_kv_heads; out as query (or f32) with value_dim.
 
 layout: BNSD (the above), BSND, BSH, SBH (heads and head_dim in one dimension, needs num_heads) or
 TND (all sequences one after another: q_offsets and kv_offsets say where each starts, and where the
@@ -196,7 +206,14 @@ q_len] over the last q_len keys. bias: added to the scores, broadcasts as visibl
 bias_before_scale: scale * (q k + bias). logit_soft_cap: cap * tanh(score / cap). alibi_slopes, one a
 query head: minus slope * |p - key|. sinks, one a query head: a score that joins the sum without a
 value. dropout_mask: uint8 that broadcasts to [batch, num_q_heads, q_len, ceil(kv_len / 8)], bit key % 8 of
-byte key / 8 set: the weight is kept, divided by keep_prob. For TND visible and bias broadcast to [num_q_heads, total_q, n], tree is [total_q, n].
+byte key / 8 set: the weight is kept, divided by keep_prob. dropout_seed, instead: it is kept where word
+key % 4 of Philox4x32-10 at the counter (key // 4, query, query head, sequence), key (seed, seed >> 32),
+is under keep_prob * 2**32. For TND visible and bias broadcast to [num_q_heads, total_q, n], tree is
+[total_q, n].
+
+k_scales, k_offsets, v_scales, v_offsets: f32, for int8 keys and values, (code + offset) * scale; they
+broadcast to [batch, num_kv_heads, kv_len, dim] ([total_kv, num_kv_heads, dim] for TND) whatever the
+layout, by token (dim 1) or by channel (batch and kv_len 1).
 
 softmax_scale None: 1 / sqrt(head_dim). A query that sees no key gives 0, and lse -inf. return_lse
 adds log(sum(exp(scores))), natural log, [batch, num_q_heads, q_len] ([total_q, num_q_heads] for TND)
@@ -231,6 +248,7 @@ are an error. Layouts as flash_attention, but TND.)");
       [](const ArrayOfKind& query, const ArrayArgument& key, const ArrayArgument& value,
          const std::optional<ArrayArgument>& positions, std::optional<std::int64_t> rotary_dim, bool causal,
          std::optional<float> softmax_scale, double theta, bool interleaved, double position_scale,
+         const std::optional<AnyScaling>& scaling, const std::optional<ArrayArgument>& rotated_key,
          std::optional<std::int64_t> num_heads, const std::optional<std::string>& layout,
          const std::optional<ArrayOfKind>& out, Context* context) {
         constexpr std::string_view kRope = "fused_rope_attention";
@@ -240,9 +258,15 @@ are an error. Layouts as flash_attention, but TND.)");
         const auto table = table_for({.rotary_dim = rotary_dim.value_or(t.q.size(3)),
                                       .theta = theta,
                                       .style = interleaved ? RopeStyle::interleaved : RopeStyle::half_split,
-                                      .position_scale = position_scale});
+                                      .position_scale = position_scale,
+                                      .scaling = scaling_of(scaling)});
         FusedRopeAttentionOptions options{.causal = causal, .softmax_scale = softmax_scale};
         if (at) options.positions = at->view;
+        std::optional<Output> kept;
+        if (rotated_key) {
+          kept.emplace(import_output(kRope, "rotated_key", *rotated_key));
+          options.rotated_k = by_heads(kRope, "rotated_key", kept->view, t.layout, t.k.size(1));
+        }
         {
           const nb::gil_scoped_release released;
           fused_rope_attention(context_or_default(context), t.q, t.k, t.v, *table, t.out_by_heads, options);
@@ -251,14 +275,15 @@ are an error. Layouts as flash_attention, but TND.)");
       },
       "query"_a, "key"_a, "value"_a, "positions"_a = nb::none(), "rotary_dim"_a = nb::none(), "causal"_a = false,
       "softmax_scale"_a = nb::none(), nb::kw_only(), "theta"_a = 10000.0, "interleaved"_a = false,
-      "position_scale"_a = 1.0, "num_heads"_a = nb::none(), "layout"_a = nb::none(), "out"_a = nb::none(),
-      "context"_a = nb::none(),
+      "position_scale"_a = 1.0, "scaling"_a = nb::none(), "rotated_key"_a = nb::none(), "num_heads"_a = nb::none(),
+      "layout"_a = nb::none(), "out"_a = nb::none(), "context"_a = nb::none(),
       R"(flash_attention of rotated queries and keys (Su et al., 2021), which are rotated while their tiles are
 packed: the rotated tensors never reach memory.
 
 positions [kv_len] or [batch, kv_len], int32 or int64, are the keys'; None: 0, 1, ... Query i has the
-position of key i + kv_len - q_len. rotary_dim, theta, interleaved, position_scale as in
-rotary_embedding; layouts as flash_attention, but TND.)");
+position of key i + kv_len - q_len. rotary_dim, theta, interleaved, position_scale and scaling as in
+rotary_embedding; layouts as flash_attention, but TND. rotated_key: an array of key's shape, f32, bf16 or
+f16, into which the rotated keys are written in the same pass, as a cache keeps them.)");
 }
 
 }  // namespace ops_transformer::python

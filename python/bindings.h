@@ -7,6 +7,8 @@
 namespace ops_transformer::python {
 
 void bind_attention(nanobind::module_& module);
+void bind_attention_paged(nanobind::module_& module);
+void bind_attention_update(nanobind::module_& module);
 void bind_context(nanobind::module_& module);
 void bind_gemm(nanobind::module_& module);
 void bind_model(nanobind::module_& module);

@@ -16,6 +16,8 @@ NB_MODULE(_core, module) {
   python::bind_profiler(module);
   python::bind_context(module);
   python::bind_attention(module);
+  python::bind_attention_paged(module);
+  python::bind_attention_update(module);
   python::bind_gemm(module);
   python::bind_norm(module);
   python::bind_posembedding(module);

@@ -24,13 +24,6 @@ using namespace nb::literals;
 constexpr std::string_view kOp = "rotary_embedding";
 constexpr std::size_t kMaxTables = 8;
 
-using AnyScaling = std::variant<NtkScaling, Llama3Scaling, YarnScaling>;
-
-RopeScaling scaling_of(const std::optional<AnyScaling>& scaling) {
-  if (!scaling) return std::monostate();
-  return std::visit([](const auto& one) { return RopeScaling(one); }, *scaling);
-}
-
 /// The tokens of one sequence of [batch, heads, seq, head_dim] as [seq, heads, head_dim].
 template <class View>
 View tokens_of(const View& view, std::int64_t sequence) {
@@ -92,6 +85,11 @@ ArrayOfKind rotate(const ArrayOfKind& q, const ArrayArgument& positions, std::op
 }
 
 }  // namespace
+
+RopeScaling scaling_of(const std::optional<AnyScaling>& scaling) {
+  if (!scaling) return std::monostate();
+  return std::visit([](const auto& one) { return RopeScaling(one); }, *scaling);
+}
 
 std::shared_ptr<const RopeTable> table_for(const RopeOptions& options) {
   using Key = std::tuple<std::int64_t, double, RopeStyle, double, RopeScaling>;

@@ -348,7 +348,7 @@ ONES = np.ones((1, 4, 3, 8), np.float32)
         (dict(key=ONES[:, :3], value=ONES[:, :3]), "num_q_heads is 4, must be a multiple of num_kv_heads, 3"),
         (dict(key=ONES[..., :7]), "k must be"),
         (dict(value=ONES[:, :, :2]), "v must be"),
-        (dict(key=ONES.astype(np.float16)), "k must be f32, got f16"),
+        (dict(key=ONES.astype(np.float16)), "k must be f32 or bf16 or s8, got f16"),
         (dict(out=ONES[..., :4].copy()), "out must be"),
         (dict(softmax_scale=float("inf")), "softmax_scale is inf"),
         (dict(window=0, causal=True), "window is 0"),
