@@ -16,6 +16,7 @@
 #include "ops_transformer/attention/alibi_attention.h"
 #include "ops_transformer/attention/flash_attention.h"
 #include "ops_transformer/attention/fused_rope_attention.h"
+#include "ops_transformer/attention/sparse_mode.h"
 #include "ops_transformer/base/validate.h"
 #include "python/array.h"
 #include "python/attention_layout.h"
@@ -113,8 +114,9 @@ AttentionResult<kReturnLse> attend(
     const Offsets& q_offsets, const Offsets& kv_offsets, const std::optional<ArrayArgument>& k_scales,
     const std::optional<ArrayArgument>& k_offsets, const std::optional<ArrayArgument>& v_scales,
     const std::optional<ArrayArgument>& v_offsets, const std::optional<ArrayArgument>& softmax_max,
-    const std::optional<ArrayArgument>& softmax_sum, std::int64_t block_size, const Literal<kReturnLse>&,
-    Context* context) {
+    const std::optional<ArrayArgument>& softmax_sum, std::int64_t block_size, std::optional<int> sparse_mode,
+    std::int64_t pre_tokens, std::int64_t next_tokens, const std::optional<ArrayArgument>& atten_mask,
+    const Literal<kReturnLse>&, Context* context) {
   const Tensors t(kOp, query, key, value, num_heads, layout, out);
   FlashAttentionOptions options{.mask = causal ? Mask::causal : Mask::none,
                                 .align = align_of(align),
@@ -150,14 +152,26 @@ AttentionResult<kReturnLse> attend(
     invalid(kOp, packed ? "layout TND needs q_offsets" : "q_offsets is given, which only layout TND has");
   }
   if (kv_offsets && !packed) invalid(kOp, "kv_offsets is given, which only layout TND has");
+  if (!sparse_mode && (atten_mask || pre_tokens != kAllTokens || next_tokens != kAllTokens)) {
+    invalid(kOp, "atten_mask, pre_tokens or next_tokens is given, which sparse_mode gives a meaning");
+  }
+  const auto mask_array = import_input(kOp, "atten_mask", atten_mask);
   {
     const nb::gil_scoped_release released;
     Context& chosen = context_or_default(context);
+    std::optional<SparseModeOptions> sparse;
+    if (sparse_mode) {
+      SparseMode mode{*sparse_mode, pre_tokens, next_tokens};
+      if (mask_array) mode.atten_mask = mask_array->view;
+      sparse.emplace("flash_attention", options, mode,
+                     packed ? std::span(*q_offsets) : std::span<const std::int64_t>());
+    }
+    const FlashAttentionOptions& rules = sparse ? sparse->options() : options;
     if (packed) {
       const std::vector<std::int64_t>& keys = kv_offsets ? *kv_offsets : *q_offsets;
-      flash_attention_varlen(chosen, t.q, t.k, t.v, t.out_by_heads, *q_offsets, keys, options);
+      flash_attention_varlen(chosen, t.q, t.k, t.v, t.out_by_heads, *q_offsets, keys, rules);
     } else {
-      flash_attention(chosen, t.q, t.k, t.v, t.out_by_heads, options);
+      flash_attention(chosen, t.q, t.k, t.v, t.out_by_heads, rules);
     }
   }
   if constexpr (kReturnLse) {
@@ -178,8 +192,9 @@ void def_flash_attention(nb::module_& module, const ReturnLse& return_lse, const
              "sinks"_a = std::vector<float>(), "dropout_mask"_a = nb::none(), "dropout_seed"_a = nb::none(),
              "keep_prob"_a = 1.0f, "q_offsets"_a = nb::none(), "kv_offsets"_a = nb::none(), "k_scales"_a = nb::none(),
              "k_offsets"_a = nb::none(), "v_scales"_a = nb::none(), "v_offsets"_a = nb::none(),
-             "softmax_max"_a = nb::none(), "softmax_sum"_a = nb::none(), "block_size"_a = 0, return_lse,
-             "context"_a = nb::none(), extra...);
+             "softmax_max"_a = nb::none(), "softmax_sum"_a = nb::none(), "block_size"_a = 0,
+             "sparse_mode"_a = nb::none(), "pre_tokens"_a = kAllTokens, "next_tokens"_a = kAllTokens,
+             "atten_mask"_a = nb::none(), return_lse, "context"_a = nb::none(), extra...);
 }
 
 }  // namespace
@@ -219,7 +234,14 @@ softmax_scale None: 1 / sqrt(head_dim). A query that sees no key gives 0, and ls
 adds log(sum(exp(scores))), natural log, [batch, num_q_heads, q_len] ([total_q, num_q_heads] for TND)
 f32. softmax_max, softmax_sum: arrays [batch, num_q_heads, q_len, 8] f32 that are written, eight
 copies of each row's maximum and sum. block_size: keys of a tile instead of the plan's choice, taken
-as a multiple of 16, at most 256; the result is the same but for rounding.)");
+as a multiple of 16, at most 256; the result is the same but for rounding.
+
+sparse_mode, pre_tokens, next_tokens, atten_mask (anything but 0 = hidden): masks
+as Ascend numbers them, instead of causal, window, band, visible and tree. i, j count within a
+sequence, d = kv_len - q_len; 0: atten_mask, and with one i - pre <= j <= i + next; 1: atten_mask; 2: j <=
+i; 3: j <= i + d; 4: i + d - pre <= j <= i + d + next; 5, 6: 3 and prefix_lens; 7 (TND): 4 for the last
+sequence with queries, 3 for the others; 8 (TND): 4 for the first, 2 for the others; 9: atten_mask [batch
+or 1, q_len, q_len] (TND: all flat) over the last q_len keys.)");
   def_flash_attention<true>(module, "return_lse"_a);
   module.def(
       "alibi_attention",

@@ -111,6 +111,15 @@ void check_window(const char* op, const FlashAttentionOptions& options) {
   }
 }
 
+void check_outer_cut(const AttentionCall& call) {
+  const FlashAttentionOptions& options = call.options;
+  if (options.outer_cut == OuterCut::none) return;
+  if (call.q_axes.batched) invalid(call.op, "outer_cut is given, which only packed sequences have");
+  if (options.window != kNoWindow) {
+    invalid(call.op, "outer_cut and window are both given; its band is window_left and window_right");
+  }
+}
+
 void check_per_head(const char* op, const char* name, std::span<const float> values, std::int64_t num_q_heads,
                     bool may_be_minus_infinity) {
   if (values.empty()) return;
@@ -268,6 +277,7 @@ void AttentionCall::validate(bool paged) const {
   }
   if (options.block_size < 0) invalid(op, fmt::format("block_size is {}, must be >= 0", options.block_size));
   check_window(op, options);
+  check_outer_cut(*this);
   check_per_head(op, "alibi_slopes", options.alibi_slopes, num_q_heads(), false);
   check_per_head(op, "sinks", options.sinks, num_q_heads(), true);
   check_codes(*this);
@@ -301,9 +311,6 @@ AttentionArgs AttentionCall::args() const {
   args.group = shape.num_q_heads / shape.num_kv_heads;
   args.kv_dtype = shape.kv_dtype;
   args.key_tile = int(std::min<std::int64_t>(options.block_size, kMaxKeyTile));
-  args.window_left = clamp_window(options.window == kNoWindow ? options.window_left : options.window - 1);
-  args.window_right = clamp_window(options.window_right);
-  if (options.mask == Mask::causal) args.window_right = std::min<std::int64_t>(args.window_right, 0);
   const double scale = options.softmax_scale ? double(*options.softmax_scale) : 1.0 / std::sqrt(shape.head_dim);
   args.negate_q = scale < 0;
   // Not 0: a masked score is -inf, and 0 * -inf is NaN.
@@ -363,7 +370,15 @@ void AttentionCall::place_rows(AttentionSequence& sequence, std::int64_t b, std:
   }
   if (options.dropout_mask) sequence.dropout_offset = cells(*options.dropout_mask);
   if (positions) sequence.positions_offset = b * positions->stride(0);
-  sequence.first_position = options.align == MaskAlign::first ? 0 : sequence.kv_len - sequence.q_len;
+  const bool cut = options.outer_cut != OuterCut::none, is_cut = cut && b == cut_sequence;
+  const bool first = options.align == MaskAlign::first && !is_cut;
+  sequence.first_position = first ? 0 : sequence.kv_len - sequence.q_len;
+  const std::int64_t left = options.window == kNoWindow ? options.window_left : options.window - 1;
+  sequence.window_left = clamp_window(cut && !is_cut ? kNoWindow : left);
+  sequence.window_right = clamp_window(cut && !is_cut ? kNoWindow : options.window_right);
+  if (options.mask == Mask::causal && !is_cut) {
+    sequence.window_right = std::min<std::int64_t>(sequence.window_right, 0);
+  }
   if (std::size_t(b) < options.prefix_lens.size()) sequence.prefix_len = options.prefix_lens[std::size_t(b)];
 }
 

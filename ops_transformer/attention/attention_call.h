@@ -31,6 +31,7 @@ struct AttentionCall {
   const RopeAngles* rope = nullptr;            // nullptr: no rotation
   const ConstTensorView* positions = nullptr;  // [batch, kv_len]; nullptr: 0, 1, ...
   RotatedKeys rotated{};
+  std::int64_t cut_sequence = -1;  // of options.outer_cut
 
   std::int64_t num_q_heads() const { return q.size(q_axes.head); }
   bool nothing_to_write() const;

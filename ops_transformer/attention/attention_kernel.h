@@ -85,9 +85,8 @@ struct AttentionArgs {
   std::int64_t v_row_stride, v_head_stride, v_page_stride;
   std::int64_t out_row_stride, out_head_stride;
   std::int64_t partial_stride;
-  std::int64_t page_size;                  // keys that lie row_stride apart before the next page
-  std::int64_t window_left, window_right;  // keys seen before and after a query's own position; may be negative
-  int head_dim, value_dim, group;          // group: query heads of one key head
+  std::int64_t page_size;          // keys that lie row_stride apart before the next page
+  int head_dim, value_dim, group;  // group: query heads of one key head
   int key_tile;
   float score_scale;  // |softmax_scale| log2(e): the kernels work in powers of two
   bool negate_q;      // softmax_scale < 0
@@ -102,8 +101,9 @@ struct AttentionSequence {
   std::int64_t visible_first_key;    // key of column 0 of the rule's `visible`; those before it are visible
   const std::int32_t* pages;         // nullptr: contiguous
   std::int64_t q_len, kv_len;
-  std::int64_t first_position;  // key position at which query 0 stands
-  std::int64_t prefix_len;      // keys that every query sees
+  std::int64_t first_position;             // key position at which query 0 stands
+  std::int64_t window_left, window_right;  // keys seen before and after a query's own position; may be negative
+  std::int64_t prefix_len;                 // keys that every query sees
 };
 
 /// Rows [first_row, last_row) of one key head against keys [first_key, last_key).
@@ -154,13 +154,12 @@ struct KeyRange {
 };
 /// Keys that `query` sees of [first, last), by the mask's rules. Both ends never fall from one query to the next, also
 /// where the range is empty.
-__attribute__((always_inline)) inline KeyRange keys_seen(const AttentionArgs& args, const AttentionSequence& sequence,
-                                                         std::int64_t query, std::int64_t first,
-                                                         std::int64_t last) noexcept {
+__attribute__((always_inline)) inline KeyRange keys_seen(const AttentionSequence& sequence, std::int64_t query,
+                                                         std::int64_t first, std::int64_t last) noexcept {
   const std::int64_t position = query + sequence.first_position;
   std::int64_t begin = first, end = last;
-  if (position - first > args.window_left) begin = position - args.window_left;
-  if (last - 1 - position > args.window_right) end = position + args.window_right + 1;
+  if (position - first > sequence.window_left) begin = position - sequence.window_left;
+  if (last - 1 - position > sequence.window_right) end = position + sequence.window_right + 1;
   if (end < sequence.prefix_len) end = sequence.prefix_len < last ? sequence.prefix_len : last;
   if (end < first) end = first;
   return {begin < end ? begin : end, end};

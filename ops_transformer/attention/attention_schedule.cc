@@ -7,10 +7,9 @@ namespace ops_transformer {
 namespace {
 
 // KeyRange that some query of [first_query, last_query] sees; 0, 0 for none.
-KeyRange keys_of(const AttentionArgs& args, const AttentionSequence& sequence, std::int64_t first_query,
-                 std::int64_t last_query) {
-  const std::int64_t first = keys_seen(args, sequence, first_query, 0, sequence.kv_len).first;
-  const std::int64_t last = keys_seen(args, sequence, last_query, 0, sequence.kv_len).last;
+KeyRange keys_of(const AttentionSequence& sequence, std::int64_t first_query, std::int64_t last_query) {
+  const std::int64_t first = keys_seen(sequence, first_query, 0, sequence.kv_len).first;
+  const std::int64_t last = keys_seen(sequence, last_query, 0, sequence.kv_len).last;
   return first < last ? KeyRange{first, last} : KeyRange{0, 0};
 }
 
@@ -21,7 +20,7 @@ bool takes_decode(const AttentionPlan& plan, const AttentionArgs& args, const At
 KeyRange keys_of_block(const AttentionPlan& plan, const AttentionArgs& args, const AttentionSequence& sequence,
                        std::int64_t block) {
   const std::int64_t last_row = std::min((block + 1) * plan.block_rows, sequence.q_len * args.group) - 1;
-  return keys_of(args, sequence, block * plan.block_rows / args.group, last_row / args.group);
+  return keys_of(sequence, block * plan.block_rows / args.group, last_row / args.group);
 }
 
 std::int64_t num_blocks(const AttentionPlan& plan, const AttentionArgs& args, const AttentionSequence& sequence) {
@@ -34,7 +33,7 @@ double decode_cost(const AttentionPlan& plan, const AttentionArgs& args, std::in
 
 double total_cost(const AttentionPlan& plan, const AttentionArgs& args, const AttentionSequence& sequence) {
   if (takes_decode(plan, args, sequence)) {
-    const KeyRange keys = keys_of(args, sequence, 0, 0);
+    const KeyRange keys = keys_of(sequence, 0, 0);
     return decode_cost(plan, args, keys.last - keys.first);
   }
   double cost = 0;
@@ -78,7 +77,7 @@ class Cutter {
     AttentionItem item{
         index, 0, 0, sequence.q_len * args_.group, 0, sequence.kv_len, -1, takes_decode(plan_, args_, sequence)};
     if (item.by_rows) {
-      const KeyRange keys = keys_of(args_, sequence, 0, 0);
+      const KeyRange keys = keys_of(sequence, 0, 0);
       add_rows(item, keys, decode_cost(plan_, args_, keys.last - keys.first));
     } else {
       add_blocks(sequence, item);

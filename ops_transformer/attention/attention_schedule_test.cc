@@ -21,23 +21,24 @@ DeviceSpec made_up_device() {
 
 constexpr AttentionProblem kSmolLm{9, 3, 64, 64, DType::bf16};
 
-AttentionArgs args_of(const AttentionProblem& problem, std::int64_t window_left, std::int64_t window_right) {
+AttentionArgs args_of(const AttentionProblem& problem) {
   AttentionArgs args{};
   args.head_dim = problem.head_dim;
   args.value_dim = problem.value_dim;
   args.group = problem.num_q_heads / problem.num_kv_heads;
-  args.window_left = window_left;
-  args.window_right = window_right;
   return args;
 }
 
 constexpr std::int64_t kNone = std::int64_t{1} << 40;
 
-AttentionSequence sequence_of(std::int64_t q_len, std::int64_t kv_len) {
+AttentionSequence sequence_of(std::int64_t q_len, std::int64_t kv_len, std::int64_t window_left,
+                              std::int64_t window_right) {
   AttentionSequence sequence{};
   sequence.q_len = q_len;
   sequence.kv_len = kv_len;
   sequence.first_position = kv_len - q_len;
+  sequence.window_left = window_left;
+  sequence.window_right = window_right;
   return sequence;
 }
 
@@ -71,11 +72,13 @@ TEST(AttentionSchedule, CoversEveryRowAndKeyOnce) {
     const int num_threads = int(random.integer(1, 9));
     const bool deterministic = random.integer(0, 3) == 0;
     const AttentionPlan chosen = plan(problem, made_up_device(), {num_threads, deterministic});
-    const AttentionArgs args =
-        args_of(problem, random.integer(0, 1) ? kNone : random.integer(0, 3000), random.integer(0, 1) ? 0 : kNone);
+    const AttentionArgs args = args_of(problem);
+    const std::int64_t left = random.integer(0, 1) ? kNone : random.integer(0, 3000);
+    const std::int64_t right = random.integer(0, 1) ? 0 : kNone;
     std::vector<AttentionSequence> sequences;
     for (std::int64_t n = random.integer(0, 4); n > 0; --n) {
-      sequences.push_back(sequence_of(random.integer(0, 2) ? 1 : random.integer(0, 400), random.integer(0, 5000)));
+      sequences.push_back(
+          sequence_of(random.integer(0, 2) ? 1 : random.integer(0, 400), random.integer(0, 5000), left, right));
     }
     Arena arena;
     const AttentionSchedule work = schedule(chosen, args, problem.num_kv_heads, sequences, num_threads, arena);
@@ -128,9 +131,10 @@ TEST(AttentionSchedule, CoversEveryRowAndKeyOnce) {
 // Three key heads over two threads: neither decode nor prefill leaves one of them idle.
 TEST(AttentionSchedule, SharesAFewHeadsAmongThreads) {
   const AttentionPlan chosen = plan(kSmolLm, made_up_device(), {2, false});
-  const AttentionArgs args = args_of(kSmolLm, kNone, 0);
+  const AttentionArgs args = args_of(kSmolLm);
   Arena arena;
-  const std::vector<AttentionSequence> decode = {sequence_of(1, 4096)}, prefill = {sequence_of(512, 512)};
+  const std::vector<AttentionSequence> decode = {sequence_of(1, 4096, kNone, 0)},
+                                       prefill = {sequence_of(512, 512, kNone, 0)};
   const AttentionSchedule parts = schedule(chosen, args, 3, decode, 2, arena);
   EXPECT_EQ(parts.items.size() % 2, 0u);
   std::int64_t longest = 0;

@@ -58,6 +58,17 @@ void check_offsets(const char* op, const char* name, std::span<const std::int64_
   }
 }
 
+// The sequence that options.outer_cut means; -1: there is none.
+std::int64_t find_cut(OuterCut cut, std::span<const std::int64_t> q_offsets) {
+  const auto has_queries = [&](std::int64_t b) { return q_offsets[std::size_t(b)] < q_offsets[std::size_t(b) + 1]; };
+  const auto batch = std::int64_t(q_offsets.size()) - 1;
+  for (std::int64_t i = 0; cut != OuterCut::none && i < batch; ++i) {
+    const std::int64_t b = cut == OuterCut::first ? i : batch - 1 - i;
+    if (has_queries(b)) return b;
+  }
+  return -1;
+}
+
 }  // namespace
 
 void run_batched(Context& context, const AttentionCall& call) {
@@ -83,13 +94,13 @@ void flash_attention(Context& context, const ConstTensorView& q, const ConstTens
 void flash_attention_varlen(Context& context, const ConstTensorView& q, const ConstTensorView& k,
                             const ConstTensorView& v, const TensorView& out, std::span<const std::int64_t> q_offsets,
                             std::span<const std::int64_t> kv_offsets, const FlashAttentionOptions& options) {
-  const AttentionCall call{
-      "flash_attention_varlen", q, k, v, out, kPackedAxes, kPackedAxes, options, "total_q", "total_kv"};
+  AttentionCall call{"flash_attention_varlen", q, k, v, out, kPackedAxes, kPackedAxes, options, "total_q", "total_kv"};
   call.validate(false);
   if (q_offsets.empty()) invalid(call.op, "q_offsets is empty, must have batch + 1 entries");
   const std::size_t batch = q_offsets.size() - 1;
   check_at_most(call.op, "batch", std::int64_t(batch), kMaxAttentionBatch);
   check_offsets(call.op, "q_offsets", q_offsets, batch, q.size(0));
+  call.cut_sequence = find_cut(options.outer_cut, q_offsets);
   check_offsets(call.op, "kv_offsets", kv_offsets, batch, k.size(0));
   run(context, call, std::int64_t(batch), [&](std::int64_t index) {
     const auto b = std::size_t(index);
@@ -106,13 +117,14 @@ void flash_attention_varlen(Context& context, const ConstTensorView& q, const Co
 
 void flash_attention_paged(Context& context, const ConstTensorView& q, const PagedKvView& cache, const TensorView& out,
                            std::span<const std::int64_t> q_offsets, const FlashAttentionOptions& options) {
-  const AttentionCall call{
+  AttentionCall call{
       "flash_attention_paged", q, cache.k, cache.v, out, kPackedAxes, kBatchedAxes, options, "total_q", "page_size"};
   check_paged_kv(call.op, cache);
   call.validate(true);
   const std::size_t batch = cache.sequences.size();
   check_at_most(call.op, "batch", std::int64_t(batch), kMaxAttentionBatch);
   check_offsets(call.op, "q_offsets", q_offsets, batch, q.size(0));
+  call.cut_sequence = find_cut(options.outer_cut, q_offsets);
   for (const PagedSequence& sequence : cache.sequences) {
     check_at_most(call.op, "kv_len", sequence.kv_len, kMaxAttentionLen);
   }

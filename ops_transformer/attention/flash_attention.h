@@ -15,6 +15,7 @@ namespace ops_transformer {
 
 enum class Mask : std::uint8_t { none, causal };
 enum class MaskAlign : std::uint8_t { last, first };
+enum class OuterCut : std::uint8_t { none, first, last };
 
 inline constexpr std::int64_t kNoWindow = std::numeric_limits<std::int64_t>::max();
 
@@ -28,6 +29,9 @@ struct FlashAttentionOptions {
   std::int64_t window = kNoWindow;              // with causal: the last `window` keys, itself included
   std::int64_t window_left = kNoWindow;         // or two-sided: keys >= p - window_left
   std::int64_t window_right = kNoWindow;        //               keys <= p + window_right; negative: a band beside p
+  OuterCut outer_cut = OuterCut::none;          // packed: window_left and window_right, aligned last, are all that holds
+                                                // for the first or last sequence with queries, mask and align for the
+                                                // others
   std::span<const std::int64_t> prefix_lens{};  // one a sequence: keys below it are visible to every query
   std::optional<ConstTensorView> visible{};     // boolean, true = visible; broadcast to [batch, num_q_heads, q_len,
                                                 // kv_len], any strides

@@ -315,7 +315,7 @@ template <class Keys>
 void decode(const AttentionArgs& args, const AttentionSequence& sequence, const AttentionItem& whole_item,
             std::byte* scratch) noexcept {
   AttentionItem item = whole_item;
-  const KeyRange seen = keys_seen(args, sequence, 0, item.first_key, item.last_key);
+  const KeyRange seen = keys_seen(sequence, 0, item.first_key, item.last_key);
   item.first_key = seen.first;
   item.last_key = seen.last;
   const int num_rows = int(item.last_row - item.first_row);

@@ -37,7 +37,7 @@ void start_block(const AttentionArgs& args, const AttentionSequence& sequence, c
   block.last_key = item.first_key;
   block.first_vector = kTileVectors - int((block.num_rows + kLanes - 1) / kLanes);
   std::int64_t query = block.first_row / args.group, head = block.first_row % args.group;
-  KeyRange keys = keys_seen(args, sequence, query, item.first_key, item.last_key);
+  KeyRange keys = keys_seen(sequence, query, item.first_key, item.last_key);
   for (std::int64_t row = 0, lane = block.first_vector * kLanes; lane < kBlockLanes; ++lane) {
     block.first[lane] = std::int32_t(keys.first);
     block.last[lane] = std::int32_t(keys.last);
@@ -48,7 +48,7 @@ void start_block(const AttentionArgs& args, const AttentionSequence& sequence, c
     if (++row >= block.num_rows) continue;  // lanes past the last row repeat it
     if (++head == args.group) {
       head = 0;
-      keys = keys_seen(args, sequence, ++query, item.first_key, item.last_key);
+      keys = keys_seen(sequence, ++query, item.first_key, item.last_key);
     }
   }
   for (int v = 0; v < block.first_vector; ++v) block.any_last[v] = 0;  // sees nothing, see segment_from
