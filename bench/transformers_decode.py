@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A token of a Transformers model at a depth, with attn_implementation="ops_transformer" against "sdpa", by turns.
+"""A token of a Transformers model at a depth: attn_implementation="ops_transformer" against "sdpa", by turns.
 
 Run it with an interpreter that has PyTorch, Transformers and this package. The cache holds random keys and values: what
-they are does not matter to time. Two rows: the model's whole step, and the attention function alone (all layers).
+they are does not matter to time. Rows: the model's whole step with Transformers' own cache, sdpa so against ours with
+GrowingCache, and the attention function alone (all layers).
 """
 
 import argparse
@@ -29,9 +30,8 @@ def load(path: str, dtype: torch.dtype):
     return transformers.AutoModelForCausalLM.from_pretrained(path, **arguments).eval()
 
 
-def filled_cache(model, depth: int):
+def filled_cache(model, cache, depth: int):
     config = model.config
-    cache = transformers.DynamicCache(config=config)
     shape = (1, config.num_key_value_heads, depth, config.head_dim)
     for layer in range(config.num_hidden_layers):
         cache.update(*(torch.randn(shape, dtype=model.dtype) for _ in range(2)), layer)
@@ -72,30 +72,36 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     model = load(options.model, getattr(torch, options.dtype))
-    cache = filled_cache(model, options.depth)
-    samples = {(name, row): [] for name in ("sdpa", ours.NAME) for row in ("step", "attention")}
+    dynamic = filled_cache(model, transformers.DynamicCache(config=model.config), options.depth)
+    growing = filled_cache(model, ours.GrowingCache(model.config), options.depth)
+    for cache in (dynamic, growing):
+        seconds_of_a_token(model, cache, 1)
+    rows = {"step": [("sdpa", dynamic), (ours.NAME, dynamic)],
+            "step, GrowingCache": [("sdpa", dynamic), (ours.NAME, growing)],
+            "attention": [("sdpa", dynamic), (ours.NAME, dynamic)]}
+    samples = {(row, name): [] for row in rows for name in ("sdpa", ours.NAME)}
     for round_number in range(options.rounds + 1):
-        for name in ("sdpa", ours.NAME):
-            model.set_attn_implementation(name)
-            step = seconds_of_a_token(model, cache, options.tokens)
-            attention = seconds_of_attention(model, cache, options.tokens)
-            if round_number:  # the first warms up
-                samples[name, "step"].append(step)
-                samples[name, "attention"].append(attention)
+        for row, sides in rows.items():
+            for name, cache in sides:
+                model.set_attn_implementation(name)
+                run = seconds_of_attention if row == "attention" else seconds_of_a_token
+                seconds = run(model, cache, options.tokens)
+                if round_number:  # the first warms up
+                    samples[row, name].append(seconds)
     figures = {key: statistics.median(values) for key, values in samples.items()}
     result = {"depth": options.depth, "threads": options.threads, "dtype": options.dtype, "torch": torch.__version__,
               "transformers": transformers.__version__, "ops_transformer": ops_transformer.__version__}
-    for row in ("step", "attention"):
-        peer, own = figures["sdpa", row], figures[ours.NAME, row]
+    for row in rows:
+        peer, own = figures[row, "sdpa"], figures[row, ours.NAME]
         result[row] = {"sdpa_ms": peer * 1e3, "ops_transformer_ms": own * 1e3, "ratio": peer / own}
     if options.json:
         print(json.dumps(result))
         return
     print(f"a token at depth {options.depth}, {options.dtype}, {options.threads} threads; torch {torch.__version__}, "
           f"transformers {transformers.__version__}; median of {options.rounds} rounds by turns")
-    print(f"{'':<12}{'sdpa':>12}{'ours':>12}{'ratio':>9}")
-    for row in ("step", "attention"):
-        print(f"{row:<12}{result[row]['sdpa_ms']:>9.2f} ms{result[row]['ops_transformer_ms']:>9.2f} ms"
+    print(f"{'':<20}{'sdpa':>12}{'ours':>12}{'ratio':>9}")
+    for row in rows:
+        print(f"{row:<20}{result[row]['sdpa_ms']:>9.2f} ms{result[row]['ops_transformer_ms']:>9.2f} ms"
               f"{result[row]['ratio']:>8.2f}x")
 
 

@@ -96,6 +96,49 @@ def test_prompt_in_pieces(model_and_peer):
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
 
 
+def test_growing_cache(model_and_peer):
+    """Appended in place, cropped, and reordered by beams: the same tokens as DynamicCache gives."""
+    tokens = prompt(2, 12)
+
+    def run(kind):
+        def greedy_then_cropped(model):
+            cache = kind(model.config)
+            first = model(tokens, cache=cache).logits
+            rest = [model(tokens[:, i : i + 1], cache=cache).logits for i in range(5)]
+            cropped = all(type(layer).__name__ in ("GrowingLayer", "DynamicLayer") for layer in cache.layers)
+            if cropped:
+                cache.crop(-5)
+                rest.append(model(tokens[:, :3], cache=cache).logits)
+            return torch.cat([first, *rest], 1)
+
+        return both(*model_and_peer, greedy_then_cropped)
+
+    expected, actual = run(lambda config: transformers.DynamicCache(config=config)), run(ours.GrowingCache)
+    for ours_here, theirs in zip(actual, expected):
+        torch.testing.assert_close(ours_here, theirs, rtol=1e-4, atol=1e-4)
+    model = model_and_peer[0]
+    arguments = dict(max_new_tokens=12, do_sample=False, num_beams=3)
+    beams = model.generate(tokens, cache=ours.GrowingCache(model.config), **arguments)
+    assert beams.tolist() == model.generate(tokens, **arguments).tolist()
+
+
+def test_growing_cache_copies_seldom():
+    config = transformers.LlamaConfig(**TINY)
+    cache, places = ours.GrowingCache(config), set()
+    for i in range(1000):
+        keys, values = cache.update(torch.full((1, 2, 1, 16), float(i)), torch.full((1, 2, 1, 16), -float(i)), 0)
+        places.add(keys.data_ptr())
+    assert len(places) <= 5 and cache.get_seq_length() == 1000
+    assert torch.equal(keys[0, 1, :, 3], torch.arange(1000.0)) and torch.equal(values[0, 0, :, 3], -torch.arange(1000.0))
+    with torch.inference_mode():
+        cache.update(keys[:, :, :1], values[:, :, :1], 0)
+    assert cache.update(keys[:, :, :1], values[:, :, :1], 0)[0].shape[2] == 1002
+    cache.reset()
+    assert cache.get_seq_length() == 0 and cache.update(keys[:, :, :1], values[:, :, :1], 0)[0].shape[2] == 1
+    grown = cache.update(keys[:, :, :1].clone().requires_grad_(), values[:, :, :1], 0)[0]
+    grown.sum().backward()
+
+
 def test_encoder():
     torch.manual_seed(7)
     config = transformers.BertConfig(vocab_size=97, hidden_size=48, num_hidden_layers=2, num_attention_heads=6, intermediate_size=64)
