@@ -40,9 +40,10 @@ Work work_of(const AttentionProblem& problem, const AttentionArgs& args, const A
   const auto bytes = [](DType dtype) { return std::int64_t(element_bytes(dtype)); };
   // Scores under the mask's diagonal, if there is one.
   const std::int64_t hidden = sequence.window_right == 0 ? std::min(sequence.q_len, sequence.kv_len) / 2 : 0;
-  return {.bytes = rows * (problem.head_dim * bytes(args.q_dtype) + problem.value_dim * bytes(args.out_dtype)) +
-                   sequence.kv_len * problem.num_kv_heads * dims * bytes(args.kv_dtype),
-          .flops = 2 * dims * rows * std::max<std::int64_t>(0, std::min(sequence.kv_len - hidden, sequence.window_left))};
+  return {
+      .bytes = rows * (problem.head_dim * bytes(args.q_dtype) + problem.value_dim * bytes(args.out_dtype)) +
+               sequence.kv_len * problem.num_kv_heads * dims * bytes(args.kv_dtype),
+      .flops = 2 * dims * rows * std::max<std::int64_t>(0, std::min(sequence.kv_len - hidden, sequence.window_left))};
 }
 
 void run_attention(CallScope& call, Zone& zone, const AttentionProblem& problem, AttentionArgs args,

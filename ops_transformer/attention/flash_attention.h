@@ -23,15 +23,15 @@ inline constexpr std::int64_t kNoWindow = std::numeric_limits<std::int64_t>::max
 /// (MaskAlign::first, top-left). What the rules hide is not computed, and no mask or bias is ever built. Order of a
 /// score: bias before the scale, scale, soft-cap, bias, ALiBi, masks, then the softmax with its sink.
 struct FlashAttentionOptions {
-  Mask mask = Mask::none;                       // causal: keys <= p
-  MaskAlign align = MaskAlign::last;            // where p stands
-  std::optional<float> softmax_scale{};         // unset: 1 / sqrt(head_dim)
-  std::int64_t window = kNoWindow;              // with causal: the last `window` keys, itself included
-  std::int64_t window_left = kNoWindow;         // or two-sided: keys >= p - window_left
-  std::int64_t window_right = kNoWindow;        //               keys <= p + window_right; negative: a band beside p
-  OuterCut outer_cut = OuterCut::none;          // packed: window_left and window_right, aligned last, are all that holds
-                                                // for the first or last sequence with queries, mask and align for the
-                                                // others
+  Mask mask = Mask::none;                 // causal: keys <= p
+  MaskAlign align = MaskAlign::last;      // where p stands
+  std::optional<float> softmax_scale{};   // unset: 1 / sqrt(head_dim)
+  std::int64_t window = kNoWindow;        // with causal: the last `window` keys, itself included
+  std::int64_t window_left = kNoWindow;   // or two-sided: keys >= p - window_left
+  std::int64_t window_right = kNoWindow;  //               keys <= p + window_right; negative: a band beside p
+  OuterCut outer_cut = OuterCut::none;    // packed: window_left and window_right, aligned last, are all that holds
+                                          // for the first or last sequence with queries, mask and align for
+                                          // the others
   std::span<const std::int64_t> prefix_lens{};  // one a sequence: keys below it are visible to every query
   std::optional<ConstTensorView> visible{};     // boolean, true = visible; broadcast to [batch, num_q_heads, q_len,
                                                 // kv_len], any strides
