@@ -49,8 +49,13 @@ def flash_attention(
     bias: Optional[Tensor] = None,
     logit_soft_cap: float = 0.0,
     sinks: Optional[Tensor] = None,
+    dropout_seed: Optional[Tensor] = None,
+    keep_prob: float = 1.0,
 ) -> Tensor:
-    """ops_transformer.flash_attention of [batch, heads, tokens, dim]; the result's memory is [batch, tokens, heads, dim]."""
+    """ops_transformer.flash_attention of [batch, heads, tokens, dim]; the result's memory is [batch, tokens, heads, dim].
+
+    dropout_seed: one int64, a tensor so that a traced graph need not know it.
+    """
     return _core.flash_attention(
         _tokens_first(query),
         _tokens_first(key),
@@ -64,6 +69,8 @@ def flash_attention(
         bias=bias,
         logit_soft_cap=logit_soft_cap,
         sinks=[] if sinks is None else sinks.tolist(),
+        dropout_seed=None if dropout_seed is None else int(dropout_seed),
+        keep_prob=keep_prob,
     ).transpose(1, 2)
 
 
@@ -176,10 +183,12 @@ def scaled_dot_product_attention(
 
     query [..., num_q_heads, q_len, head_dim], key and value alike, 2 dimensions and more. As there: a
     boolean mask is true where a key takes part, is_causal counts from the first query and key (top-left),
-    a query that sees no key gives 0. dropout_p must be 0: this is for inference.
+    a query that sees no key gives 0. dropout_p: each weight is dropped with this probability and the others
+divided by 1 - dropout_p, by a seed from PyTorch's generator (torch.manual_seed repeats it); not the bits
+that PyTorch draws.
     """
-    if dropout_p != 0.0:
-        raise NotImplementedError(f"scaled_dot_product_attention: dropout_p is {dropout_p}, must be 0: no dropout here")
+    if not 0.0 <= dropout_p <= 1.0:
+        raise ValueError(f"scaled_dot_product_attention: dropout_p is {dropout_p}, must be from 0 to 1")
     if is_causal and attn_mask is not None:
         raise RuntimeError("scaled_dot_product_attention: attn_mask and is_causal are both given, give one of them")
     tensors = (query, key, value)
@@ -206,7 +215,11 @@ def scaled_dot_product_attention(
         align="first",
         visible=attn_mask if boolean else None,
         bias=None if boolean else attn_mask,
+        dropout_seed=torch.randint(0, 2**62, ()) if 0.0 < dropout_p < 1.0 else None,
+        keep_prob=1.0 - dropout_p if dropout_p < 1.0 else 1.0,
     )
+    if dropout_p == 1.0:
+        out = torch.zeros_like(out)
     if batch is None:
         return out
     out = out.reshape(*batch, *out.shape[-3:])

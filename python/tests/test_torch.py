@@ -99,13 +99,29 @@ def test_what_the_original_refuses():
 
 def test_what_is_not_there_is_said():
     q, k, v = tensors(3, torch.float32, *[(1, 4, 5, 8)] * 3)
-    with pytest.raises(NotImplementedError, match="dropout_p is 0.1"):
-        ops_torch.scaled_dot_product_attention(q, k, v, dropout_p=0.1)
+    with pytest.raises(ValueError, match="dropout_p is 1.5"):
+        ops_torch.scaled_dot_product_attention(q, k, v, dropout_p=1.5)
     with pytest.raises(ValueError, match="element type"):
         ops_torch.scaled_dot_product_attention(q.double(), k.double(), v.double())
     q.requires_grad_()
     with pytest.raises(RuntimeError, match="through ops_transformer.flash_attention"):
         ops_torch.scaled_dot_product_attention(q, k, v).sum().backward()
+
+
+def test_dropout():
+    """Values are one-hot, so that the result is the weights themselves."""
+    q, k = tensors(6, torch.float32, (2, 3, 50, 16), (2, 3, 60, 16))
+    v = torch.eye(60).expand(2, 3, 60, 60)
+    weights = ops_torch.scaled_dot_product_attention(q, k, v)
+    torch.manual_seed(5)
+    first, second = (ops_torch.scaled_dot_product_attention(q, k, v, dropout_p=0.3) for _ in range(2))
+    torch.manual_seed(5)
+    assert torch.equal(ops_torch.scaled_dot_product_attention(q, k, v, dropout_p=0.3), first)
+    assert not torch.equal(first, second)
+    kept = first != 0
+    torch.testing.assert_close(first[kept], weights[kept] / 0.7)
+    assert abs(kept.float().mean() - 0.7) < 5 * (0.21 / kept.numel()) ** 0.5
+    assert torch.all(ops_torch.scaled_dot_product_attention(q, k, v, dropout_p=1.0) == 0)
 
 
 def cases():
@@ -114,6 +130,7 @@ def cases():
     return [
         (ops_torch.flash_attention, (q, k, v), {"causal": True, "window_left": 3, "sinks": torch.randn(4)}),
         (ops_torch.flash_attention, (q.bfloat16(), k.bfloat16(), v.bfloat16()), {"visible": torch.rand(6, 9) > 0.3}),
+        (ops_torch.flash_attention, (q, k, v), {"dropout_seed": torch.tensor(7), "keep_prob": 0.5}),
         (ops_torch.alibi_attention, (q, k, v), {"causal": True}),
         (ops_torch.fused_rope_attention, (q, k, v, positions), {"rotary_dim": 8, "causal": True}),
         (ops_torch.rotary_embedding, (q, torch.arange(6)), {"theta": 5e5}),
