@@ -11,6 +11,7 @@ void bind_attention_paged(nanobind::module_& module);
 void bind_attention_update(nanobind::module_& module);
 void bind_context(nanobind::module_& module);
 void bind_gemm(nanobind::module_& module);
+void bind_kv_pool(nanobind::module_& module);
 void bind_model(nanobind::module_& module);
 void bind_norm(nanobind::module_& module);
 void bind_posembedding(nanobind::module_& module);

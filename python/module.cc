@@ -22,5 +22,6 @@ NB_MODULE(_core, module) {
   python::bind_norm(module);
   python::bind_posembedding(module);
   python::bind_tokenizer(module);
+  python::bind_kv_pool(module);
   python::bind_model(module);
 }
