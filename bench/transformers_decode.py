@@ -66,10 +66,13 @@ def main() -> None:
     parser.add_argument("--depth", type=int, default=4096)
     parser.add_argument("--tokens", type=int, default=8, help="of each round")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=ops_transformer.default_context().num_threads)
+    parser.add_argument("--threads", type=int, help="of both; default: the CPUs this process may use")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="bfloat16")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    if options.threads:
+        os.environ["OPS_TRANSFORMER_NUM_THREADS"] = str(options.threads)  # read when the default context is made
+    options.threads = ops_transformer.default_context().num_threads
     torch.set_num_threads(options.threads)
     model = load(options.model, getattr(torch, options.dtype))
     dynamic = filled_cache(model, transformers.DynamicCache(config=model.config), options.depth)
