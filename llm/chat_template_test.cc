@@ -60,7 +60,7 @@ TEST(ChatTemplate, AMessageCannotForgeATurn) {
   EXPECT_EQ(marks, 5);  // two turns, and one opened
 }
 
-TEST(ChatTemplate, BosOnce) {  // case 110
+TEST(ChatTemplate, BosOnce) {
   const std::vector<ChatMessage> messages = {{"user", "u"}};
   const Tokenizer other = with_template(kPlainChatMl, 0, true);
   EXPECT_EQ(ChatTemplate(other).encode(messages)[0], 0);
@@ -85,7 +85,7 @@ TEST(ChatTemplate, DefaultSystemMessages) {
   EXPECT_EQ(message("{{ '<|im_start|>system\\nopen"), "");
 }
 
-TEST(ChatTemplate, MissingOrForeignTemplatesGiveAWarning) {  // case 113
+TEST(ChatTemplate, MissingOrForeignTemplatesGiveAWarning) {
   for (const std::string_view text : {"", "{{ '<|start_header_id|>' }}"}) {
     const Tokenizer tokenizer = with_template(text);
     const ChatTemplate chat(tokenizer);

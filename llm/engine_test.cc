@@ -58,7 +58,7 @@ TEST_F(EngineTest, BatchAndChunksGiveTheSameTokens) {
   EXPECT_EQ(pool.num_sequences(), 0);
 }
 
-// Cases 115 and 119: a prompt that fills the context is refused with both counts; an answer ends where the context
+// A prompt that fills the context is refused with both counts; an answer ends where the context
 // does.
 TEST_F(EngineTest, ContextEnds) {
   KvPool pool = model_->make_kv_pool(128);

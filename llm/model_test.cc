@@ -210,7 +210,7 @@ TEST(Model, RefusesForeignTensors) {
   EXPECT_NE(message({.linear_scaling = 1e-9f}).find("position_scale"), std::string::npos);
 }
 
-// Cases 101, 103 and 104, and tensors of the wrong shape: the message says what and where.
+// Types, sizes and architectures that are none, and tensors of the wrong shape: the message says what and where.
 TEST(Config, SaysWhatIsWrong) {
   const auto message = [](auto&& change) -> std::string {
     test::GgufWriter writer;

@@ -204,7 +204,7 @@ TEST(Gguf, ValueText) {
   EXPECT_EQ(text("long_string"), "\"" + std::string(20, 'q') + "…\"");
 }
 
-TEST(Gguf, CutAtEveryByteIsRefused) {  // case 97
+TEST(Gguf, CutAtEveryByteIsRefused) {
   const std::string whole = small_file().bytes();
   EXPECT_EQ(refusal(whole), "");
   for (std::size_t size = 0; size < whole.size(); ++size) {
@@ -214,7 +214,7 @@ TEST(Gguf, CutAtEveryByteIsRefused) {  // case 97
   }
 }
 
-TEST(Gguf, CutAtSectionBordersOnDisk) {  // case 97
+TEST(Gguf, CutAtSectionBordersOnDisk) {
   GgufWriter writer = small_file();
   for (int i = 0; i < 40; ++i) {
     writer.add_tensor("blk." + std::to_string(i), DType::q8_0, {64, 256}, std::string(64 * 8 * 34, 'x'));
@@ -231,14 +231,14 @@ TEST(Gguf, CutAtSectionBordersOnDisk) {  // case 97
                  {"tensor 'blk.39' needs 17408 bytes", std::to_string(whole.size() - 1)});
 }
 
-TEST(Gguf, LastTensorNeedsNoPadding) {  // case 100
+TEST(Gguf, LastTensorNeedsNoPadding) {
   GgufWriter writer;
   writer.add_tensor("t", DType::f32, {1}, "abcd");
   EXPECT_EQ(refusal(writer.bytes()), "");
   EXPECT_EQ(writer.bytes().size() % 32, 4u);
 }
 
-TEST(Gguf, HugeCountsAreRefused) {  // case 98
+TEST(Gguf, HugeCountsAreRefused) {
   expect_refusal(small_file().claim_tensors(1ull << 61).bytes(), {"2305843009213693952 tensors", "hold at most"});
   expect_refusal(small_file().claim_entries(1ull << 63).bytes(), {"9223372036854775808 metadata entries"});
   expect_refusal(small_file().claim_entries(7).bytes(), {});
@@ -263,7 +263,7 @@ TEST(Gguf, HugeCountsAreRefused) {  // case 98
                  {"tensor 't' has 0 dimensions"});
 }
 
-TEST(Gguf, EveryEightBytesMadeHugeNeverCosts) {  // contract 7
+TEST(Gguf, EveryEightBytesMadeHugeNeverCosts) {
   const std::string whole = small_file().bytes();
   for (std::size_t at = 0; at + 8 <= whole.size(); ++at) {
     for (const std::uint64_t value : {~0ull, 1ull << 63, 1ull << 61, 1ull << 40, 1ull << 32}) {
@@ -274,7 +274,7 @@ TEST(Gguf, EveryEightBytesMadeHugeNeverCosts) {  // contract 7
   }
 }
 
-TEST(Gguf, TensorsAreCheckedBeforeUse) {  // cases 97, 98, 101
+TEST(Gguf, TensorsAreCheckedBeforeUse) {
   const auto with = [](const std::vector<std::uint64_t>& dims, std::uint32_t type, std::uint64_t offset) {
     return GgufWriter()
         .add_string("pad", std::string(100, 'p'))
@@ -316,7 +316,7 @@ TEST(Gguf, HeaderMustFit) {
   expect_refusal(GgufWriter().add_raw("k", 13, "xxxxxxxx").bytes(), {"key 'k' has unknown value type 13"});
 }
 
-TEST(Gguf, Alignment) {  // case 100
+TEST(Gguf, Alignment) {
   for (const std::uint32_t value : {0u, 3u, 4u, 24u, 1u << 31}) {
     expect_refusal(GgufWriter().add_u32("general.alignment", value).bytes(),
                    {"general.alignment' is " + std::to_string(value), "needed a power of two"});

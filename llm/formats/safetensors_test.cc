@@ -102,7 +102,7 @@ TEST(Safetensors, HeaderMustBeOfTheFormatsForm) {
   expect_refusal(with("{\"a\":" + std::string(100000, '[')), {"tensor 'a'"});
 }
 
-TEST(Safetensors, TensorsAreCheckedBeforeUse) {  // case 101
+TEST(Safetensors, TensorsAreCheckedBeforeUse) {
   const auto with = [](const std::string& dtype, const std::string& shape, const std::string& offsets) {
     return file_of("{" + tensor("t", dtype, shape, offsets) + "}", 8);
   };

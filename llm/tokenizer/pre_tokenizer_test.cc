@@ -23,7 +23,7 @@ std::vector<std::string> pieces(const PreTokenizer& rule, std::string_view text)
   return out;
 }
 
-TEST(PreTokenizer, CutsAsTokenizersDoes) {  // case 109
+TEST(PreTokenizer, CutsAsTokenizersDoes) {
   for (const test::PreTokenizerGolden& golden : test::kPreTokenizerGolden) {
     std::vector<int> lens;
     for (const std::string& piece : pieces(named(golden.rule), golden.text)) {
@@ -33,7 +33,7 @@ TEST(PreTokenizer, CutsAsTokenizersDoes) {  // case 109
   }
 }
 
-TEST(PreTokenizer, UnknownRuleIsNamed) {  // case 109
+TEST(PreTokenizer, UnknownRuleIsNamed) {
   try {
     find_pre_tokenizer_rule("qwen3");
     FAIL() << "accepted";
@@ -46,7 +46,7 @@ TEST(PreTokenizer, UnknownRuleIsNamed) {  // case 109
   }
 }
 
-TEST(PreTokenizer, InvalidBytesAreOnePiece) {  // case 107
+TEST(PreTokenizer, InvalidBytesAreOnePiece) {
   for (const char* name : {"smollm", "default", "llama-bpe"}) {
     const PreTokenizer rule = named(name);
     EXPECT_EQ(pieces(rule, "ab\xe6\xad"), (std::vector<std::string>{"ab", "\xe6\xad"}));

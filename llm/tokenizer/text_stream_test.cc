@@ -51,7 +51,7 @@ TEST(Utf8, ShownIsSafeAndBounded) {
   EXPECT_LT(shown(std::string(1 << 20, '\x01')).size(), 110u);
 }
 
-TEST(Utf8Stream, HoldsAnOpenCharacter) {  // case 106
+TEST(Utf8Stream, HoldsAnOpenCharacter) {
   Utf8Stream stream;
   EXPECT_EQ(stream.push("\xe6\xad"), "");
   EXPECT_EQ(stream.push("\xaa"), "\u6b6a");
@@ -82,7 +82,7 @@ std::string streamed(const std::vector<std::string>& stops, const std::vector<st
   return out + matcher.finish();
 }
 
-TEST(StopMatcher, StopOverSeveralPieces) {  // case 112
+TEST(StopMatcher, StopOverSeveralPieces) {
   StopMatcher matcher(std::vector<std::string>{"DEFGHIJ"});
   EXPECT_EQ(matcher.push("ABC"), "ABC");
   EXPECT_EQ(matcher.push("DEF"), "");

@@ -157,7 +157,7 @@ TEST(Tokenizer, LongestSpecialNameWins) {
   EXPECT_EQ(cut("<<a><b><a>"), (Texts{"<", "<a><b><", "a", ">"}));
 }
 
-TEST(Tokenizer, AnyBytesRoundTrip) {  // case 107
+TEST(Tokenizer, AnyBytesRoundTrip) {
   for (const char* pre : {"smollm", "default", "llama-bpe"}) {
     const SmallTokenizer small(pre);
     const Tokenizer& tokenizer = small.tokenizer();
@@ -193,7 +193,7 @@ TEST(Tokenizer, BytesWithoutATokenAreCounted) {
   EXPECT_EQ(dropped, 3u);
 }
 
-TEST(Tokenizer, ExactlyOneBos) {  // case 110
+TEST(Tokenizer, ExactlyOneBos) {
   const auto with = [](bool add_bos, bool add_eos) {
     GgufWriter writer = SmallVocabulary().writer();
     writer.add_u32("tokenizer.ggml.bos_token_id", 0).add_u32("tokenizer.ggml.eos_token_id", 2);
@@ -299,7 +299,7 @@ TEST(Tokenizer, FilesThatDoNotFit) {
   EXPECT_EQ(added([](auto& w) { w.add_bool("tokenizer.ggml.add_eos_token", true); }),
             "key 'tokenizer.ggml.eos_token_id' is missing, the model asks for EOS");
   EXPECT_EQ(added([](auto& w) { w.add_tensor("token_embd.weight", DType::f32, {270, 1}, std::string(1080, 'e')); }),
-            "key 'tokenizer.ggml.tokens' has 274 tokens, tensor 'token_embd.weight' has 270 rows");  // case 103
+            "key 'tokenizer.ggml.tokens' has 274 tokens, tensor 'token_embd.weight' has 270 rows");
   EXPECT_EQ(refusal(GgufWriter()), "key 'tokenizer.ggml.model' is missing");
 }
 

@@ -83,7 +83,7 @@ std::vector<float> counting(std::size_t n) {
   return v;
 }
 
-TEST(AttentionCases, Case2WindowHidesWholeLeadingTiles) {
+TEST(AttentionCases, WindowHidesWholeLeadingTiles) {
   for (std::int64_t len : {600, 1025}) {
     Inputs in(1, 1, len, len, 2, 2);
     for (auto* t : {&in.q, &in.k, &in.v}) std::fill(t->begin(), t->end(), 1.0f);
@@ -93,7 +93,7 @@ TEST(AttentionCases, Case2WindowHidesWholeLeadingTiles) {
   }
 }
 
-TEST(AttentionCases, Case2WindowGivenAsABias) {
+TEST(AttentionCases, WindowGivenAsABias) {
   for (std::int64_t len : {600, 1025}) {
     Inputs in(1, 1, len, len, 2, 2);
     for (auto* t : {&in.q, &in.k, &in.v}) std::fill(t->begin(), t->end(), 1.0f);
@@ -109,7 +109,7 @@ TEST(AttentionCases, Case2WindowGivenAsABias) {
   }
 }
 
-TEST(AttentionCases, Case1AMaskThatHidesAWholeRow) {
+TEST(AttentionCases, AMaskThatHidesAWholeRow) {
   Inputs in(1, 1, 2, 2, 4, 4);
   test::Random random(1);
   for (auto* t : {&in.q, &in.k, &in.v}) test::fill_normal(*t, random);
@@ -140,7 +140,7 @@ TEST(AttentionCases, ALowestFiniteBiasHidesNothing) {
   }
 }
 
-TEST(AttentionCases, Case4TopLeftWhereAskedFor) {
+TEST(AttentionCases, TopLeftWhereAskedFor) {
   Inputs in(1, 1, 2, 5, 1, 1);
   in.v = counting(5);
   in_every_way([&](Context& context) {
@@ -150,7 +150,7 @@ TEST(AttentionCases, Case4TopLeftWhereAskedFor) {
   });
 }
 
-TEST(AttentionCases, Case4CausalAlignsTheLastQueryWithTheLastKey) {
+TEST(AttentionCases, CausalAlignsTheLastQueryWithTheLastKey) {
   Inputs in(1, 1, 2, 5, 1, 1);
   in.v = counting(5);
   in_every_way([&](Context& context) {
@@ -160,7 +160,7 @@ TEST(AttentionCases, Case4CausalAlignsTheLastQueryWithTheLastKey) {
   });
 }
 
-TEST(AttentionCases, Cases1And5RowsThatSeeNoKey) {
+TEST(AttentionCases, RowsThatSeeNoKey) {
   Inputs in(1, 1, 5, 2, 1, 1);
   in.v = {10, 20};
   in_every_way([&](Context& context) {
@@ -171,7 +171,7 @@ TEST(AttentionCases, Cases1And5RowsThatSeeNoKey) {
   });
 }
 
-TEST(AttentionCases, Case7TwoSidedWindow) {
+TEST(AttentionCases, TwoSidedWindow) {
   Inputs in(1, 1, 5, 5, 1, 1);
   in.v = counting(5);
   in_every_way([&](Context& context) {
@@ -179,7 +179,7 @@ TEST(AttentionCases, Case7TwoSidedWindow) {
   });
 }
 
-TEST(AttentionCases, Case8WindowWhileDecoding) {
+TEST(AttentionCases, WindowWhileDecoding) {
   Inputs in(1, 1, 1, 10, 1, 1);
   in.v = counting(10);
   in_every_way([&](Context& context) {
@@ -194,7 +194,7 @@ TEST(AttentionCases, Case8WindowWhileDecoding) {
 }
 
 // What the mask hides never enters: not its keys, not its values, at the diagonal and in whole tiles.
-TEST(AttentionCases, Case10MaskedNanAndInfinityStayOut) {
+TEST(AttentionCases, MaskedNanAndInfinityStayOut) {
   for (float poison : {kNan, kInf, -kInf}) {
     for (std::int64_t len : {2, 40, 150}) {
       Inputs clean(2, 1, len, len, 5, 7);
@@ -225,7 +225,7 @@ TEST(AttentionCases, Case10MaskedNanAndInfinityStayOut) {
 }
 
 // A mask by key: NaN that only some rows of a group see reaches those alone, whatever the length and the kernel.
-TEST(AttentionCases, Case10AMaskKeepsNanFromTheRowsItHidesItFrom) {
+TEST(AttentionCases, AMaskKeepsNanFromTheRowsItHidesItFrom) {
   for (float poison : {kNan, kInf}) {
     for (std::int64_t queries : {1, 2, 40}) {
       for (std::int64_t keys : {2, 70, 300}) {
@@ -261,7 +261,7 @@ TEST(AttentionCases, Case10AMaskKeepsNanFromTheRowsItHidesItFrom) {
   }
 }
 
-TEST(AttentionCases, Case11NanInLiveDataStaysNan) {
+TEST(AttentionCases, NanInLiveDataStaysNan) {
   for (std::int64_t len : {3, 70}) {
     Inputs clean(1, 1, len, len, 4, 4);
     test::Random random(9);
@@ -305,7 +305,7 @@ TEST(AttentionCases, InfinityInALiveValueStaysInfinity) {
   }
 }
 
-TEST(AttentionCases, Cases13And14HeadsOfAGroupStandTogether) {
+TEST(AttentionCases, HeadsOfAGroupStandTogether) {
   for (auto [heads, kv_heads] : {std::pair{4, 2}, {48, 2}, {40, 2}, {28, 4}, {21, 7}, {71, 1}}) {
     Inputs in(heads, kv_heads, 1, 3, 8, 2);
     for (std::size_t i = 0; i < in.v.size(); ++i) in.v[i] = float(i / 6);
@@ -318,7 +318,7 @@ TEST(AttentionCases, Cases13And14HeadsOfAGroupStandTogether) {
   }
 }
 
-TEST(AttentionCases, Case19EmptyTensors) {
+TEST(AttentionCases, EmptyTensors) {
   in_every_way([&](Context& context) {
     float unused[8] = {};
     const auto view = [&](std::int64_t b, std::int64_t h, std::int64_t l, std::int64_t d) {
@@ -343,7 +343,7 @@ TEST(AttentionCases, Case19EmptyTensors) {
   });
 }
 
-TEST(AttentionCases, Case22LargeScoresInHalfPrecision) {
+TEST(AttentionCases, LargeScoresInHalfPrecision) {
   in_every_way([&](Context& context) {
     for (std::int64_t queries : {1, 2}) {
       std::vector<Float16> q(std::size_t(queries) * 128, to_float16(256)), k(2 * 128, to_float16(256)),
@@ -358,7 +358,7 @@ TEST(AttentionCases, Case22LargeScoresInHalfPrecision) {
   });
 }
 
-TEST(AttentionCases, Case23SumOverLongKeysDoesNotStall) {
+TEST(AttentionCases, SumOverLongKeysDoesNotStall) {
   constexpr std::int64_t kLen = 65536;
   std::vector<BFloat16> q(8), k(kLen * 8), v(kLen);
   std::fill_n(v.begin(), kLen / 2, to_bfloat16(1));
@@ -386,7 +386,7 @@ TEST(AttentionCases, SinksOfEmptyRows) {
   });
 }
 
-TEST(AttentionCases, Case28EmptySequencesInAPackedBatch) {
+TEST(AttentionCases, EmptySequencesInAPackedBatch) {
   test::Random random(4);
   std::vector<float> q(21 * 120), k(7 * 120), v(7 * 120);
   for (auto* t : {&q, &k, &v}) test::fill_normal(*t, random);
@@ -407,7 +407,7 @@ TEST(AttentionCases, Case28EmptySequencesInAPackedBatch) {
   });
 }
 
-TEST(AttentionCases, Case29OffsetsThatDoNotCoverTheRows) {
+TEST(AttentionCases, OffsetsThatDoNotCoverTheRows) {
   Context context({.num_threads = 1});
   std::vector<float> x(10 * 4);
   GuardedBuffer<float> out(10 * 4);
@@ -425,7 +425,7 @@ TEST(AttentionCases, Case29OffsetsThatDoNotCoverTheRows) {
   for (float x_out : out) EXPECT_TRUE(std::isnan(x_out));
 }
 
-TEST(AttentionCases, Case31PackedSequencesDoNotMix) {
+TEST(AttentionCases, PackedSequencesDoNotMix) {
   std::vector<float> q(6 * 4), v(6 * 4);
   for (std::size_t t = 0; t < 6; ++t) {
     q[t * 4 + t % 3] = 20;

@@ -279,7 +279,7 @@ TEST(CodesOfSequences, PackedAndPagedEqualContiguous) {
   }
 }
 
-// Case 79: one zero token, one with an outlier; the cache's codes are what a user's own quantisation gives.
+// One zero token, one with an outlier; the cache's codes are what a user's own quantisation gives.
 TEST(CodesOfSequences, QuantisedCacheStaysNearFloat) {
   constexpr std::int64_t kLen = 1024, kDim = 64;
   test::Random random(9);

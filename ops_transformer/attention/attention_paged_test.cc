@@ -88,7 +88,7 @@ std::vector<float> in_chunks(Context& context, const KvPoolOptions& options, con
   return all;
 }
 
-// Case 82, and the promise of deterministic mode.
+// The promise of deterministic mode.
 TEST(AttentionDeterminism, BitsDependOnNeitherThreadsNorChunksNorPages) {
   const Tokens tokens(203, 1);
   for (Isa isa : supported_isas()) {
@@ -147,7 +147,7 @@ TEST(AttentionDeterminism, LongDecodeIsTheSameForAnyThreads) {
   }
 }
 
-// Case 76: pages in any order, one shared by two sequences, against attention over the gathered keys.
+// Pages in any order, one shared by two sequences, against attention over the gathered keys.
 TEST(PagedAttention, EqualsAttentionOverGatheredKeys) {
   for (Isa isa : supported_isas()) {
     if (!flash_tiles.row(isa)) continue;
@@ -219,7 +219,7 @@ TEST(PagedAttention, QueriesOverABf16CacheAreRounded) {
   }
 }
 
-// Case 80: a sequence without keys in a decode batch.
+// A sequence without keys in a decode batch.
 TEST(PagedAttention, SequenceOfLengthZeroLeavesNothingStale) {
   const Tokens tokens(5, 2);
   for (bool deterministic : {false, true}) {
@@ -247,7 +247,6 @@ TEST(PagedAttention, SequenceOfLengthZeroLeavesNothingStale) {
   }
 }
 
-// Case 74.
 TEST(PagedAttention, PageTableIsChecked) {
   Context context({.num_threads = 1});
   std::vector<float> pages(4 * 16 * 2), q(2), out(2);

@@ -38,7 +38,6 @@ Part merge(Context& context, const std::vector<Part>& parts, std::int64_t rows =
   return result;
 }
 
-// Case 25.
 TEST(AttentionUpdate, EmptyPartsChangeNothing) {
   for (Isa isa : supported_isas()) {
     if (!merge_attention_row.row(isa)) continue;
@@ -73,7 +72,7 @@ TEST(AttentionUpdate, AnLseOfPlusInfinityIsEmptyToo) {
   }
 }
 
-// Case 26: natural logarithms.
+// Natural logarithms.
 TEST(AttentionUpdate, WeighsByNaturalLogarithms) {
   for (Isa isa : supported_isas()) {
     if (!merge_attention_row.row(isa)) continue;

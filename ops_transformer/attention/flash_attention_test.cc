@@ -149,7 +149,7 @@ class FlashAttention : public testing::Test {};
 using Types = testing::Types<float, BFloat16, Float16>;
 TYPED_TEST_SUITE(FlashAttention, Types);
 
-// Case 17: any head size, also with another value size.
+// Any head size, also with another value size.
 TYPED_TEST(FlashAttention, HeadDims) {
   for (std::int64_t dim : {1, 2, 3, 33, 64, 80, 96, 112, 128, 192, 256, 512, 576}) {
     at_every_level<TypeParam>({.q_len = 5, .kv_len = 37, .head_dim = dim, .value_dim = dim});
@@ -161,7 +161,7 @@ TYPED_TEST(FlashAttention, HeadDims) {
   }
 }
 
-// Case 16: every length around the tiles, keys directly before a page nobody may touch, heads expanded with stride 0.
+// Every length around the tiles, keys directly before a page nobody may touch, heads expanded with stride 0.
 TYPED_TEST(FlashAttention, EveryLength) {
   for (std::int64_t len = 1; len <= 130; ++len) {
     const bool causal = len % 2;

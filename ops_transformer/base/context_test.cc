@@ -94,7 +94,7 @@ TEST(CallScope, ManyCallersOfOneContext) {
   EXPECT_EQ(after.num_threads(), 2);
 }
 
-// Case 85's kind: another thread holds the context while this one forks.
+// Another thread holds the context while this one forks.
 TEST(CallScope, AChildForkedDuringACallHasItsThreads) {
   if (test::kThreadSanitizer) GTEST_SKIP();
   Context context({.num_threads = 2});

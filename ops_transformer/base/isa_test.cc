@@ -42,7 +42,7 @@ TEST(Isa, LevelsFollowTheCpu) {
   EXPECT_EQ(levels_of(alder_lake), (std::vector{Isa::generic, Isa::avx2, Isa::avx2_vnni}));
 }
 
-// Case 88: CPUID shows what the operating system or hypervisor did not enable.
+// CPUID shows what the operating system or hypervisor did not enable.
 TEST(Isa, RegistersThatNobodySavesDontCount) {
   CpuFeatures features = zen4();
   features.xcr0 = kYmm;

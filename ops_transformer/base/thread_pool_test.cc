@@ -101,7 +101,6 @@ TEST(ThreadPool, EndsWhileIdleOrUnused) {
   }
 }
 
-// Case 83.
 TEST(ThreadPool, OneThreadStartsNone) {
   const auto before = num_process_threads();
   ThreadPool pool(1);
@@ -130,7 +129,7 @@ TEST(ThreadPool, RejectsBadThreadCounts) {
   EXPECT_THROW(ThreadPool(1025), InvalidArgument);
 }
 
-// Case 85. The pool is used, forgotten and replaced in the child, where a second pool's threads may get the stacks of
+// The pool is used, forgotten and replaced in the child, where a second pool's threads may get the stacks of
 // the first one's.
 TEST(ThreadPool, WorksInAForkedChild) {
   if (test::kThreadSanitizer) GTEST_SKIP();

@@ -248,7 +248,7 @@ std::vector<std::int32_t> products(Context& context, const std::vector<int>& a, 
   return {out.begin(), out.end()};
 }
 
-// Case 67: integers are the same at every level, for every code there is.
+// Integers are the same at every level, for every code there is.
 TEST(IntegerLinear, IntegerSumsAreExactAtEveryLevel) {
   at_every_level(2, [](Context& context) {
     test::Random random(5);
@@ -283,7 +283,7 @@ TEST(IntegerLinear, IntegerSumsAreExactAtEveryLevel) {
   });
 }
 
-// Case 68: zeros of both sides.
+// Zeros of both sides.
 TEST(IntegerLinear, ZeroPoints) {
   at_every_level(1, [](Context& context) {
     const std::vector<int> a = {238, 115, 94, 245, 111, 102, 158, 225, 48};
@@ -412,7 +412,7 @@ TEST(IntegerLinear, NanStaysInItsRowAndZerosGiveZeros) {
   });
 }
 
-// Case 71: what lies behind a row's end stays out of its largest value.
+// What lies behind a row's end stays out of its largest value.
 TEST(IntegerLinear, PaddingStaysOutOfTheScale) {
   at_every_level(1, [](Context& context) {
     for (std::int64_t n = 1; n <= 70; ++n) {
@@ -428,7 +428,6 @@ TEST(IntegerLinear, PaddingStaysOutOfTheScale) {
   });
 }
 
-// Case 73.
 TEST(IntegerLinear, EmptyShapes) {
   at_every_level(2, [](Context& context) {
     const float bias[2] = {1, 2};

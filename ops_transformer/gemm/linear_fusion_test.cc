@@ -118,7 +118,6 @@ TEST(LinearFusion, ScatterAddIsALoopOfAdditions) {
   });
 }
 
-// Case 70.
 TEST(LinearFusion, CodesAreRoundedHalfToEvenThenClamped) {
   at_every_level(1, [](Context& context) {
     const float one = 1.0f, values[] = {.5f, 1.5f, 2.5f, -.5f, -1.5f, 127.6f, -128.4f, -200.0f, 3e38f};

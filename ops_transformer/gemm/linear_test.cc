@@ -188,7 +188,7 @@ TEST(Linear, Activations) {
 
 TEST(Linear, EmptyShapes) {
   Context context({.num_threads = 2});
-  // Case 73: no inputs gives the bias, no rows and no outputs give nothing.
+  // No inputs gives the bias, no rows and no outputs give nothing.
   for (DType dtype : kFloats) {
     check(context, {dtype, DType::f32, DType::f32, Arithmetic::fast, 3, 2, 0, true, false, Activation::none});
     check(context, {dtype, DType::f32, DType::f32, Arithmetic::fast, 0, 5, 7, true, false, Activation::none});
@@ -209,7 +209,7 @@ TEST(Linear, ResidualMayBeTheOutput) {
   EXPECT_EQ(std::memcmp(apart.at(0, 0), out.at(0, 0), out.size_bytes()), 0);
 }
 
-// A row's bits depend neither on how many rows there are nor on the threads (case 82: K = 4097).
+// A row's bits depend neither on how many rows there are nor on the threads, here for 4097 inputs.
 TEST(Linear, BitsDependOnTheRowAlone) {
   constexpr std::int64_t kRows = 130, kOutputs = 150, kInputs = 4097;
   for (Isa isa : supported_isas()) {
@@ -234,7 +234,7 @@ TEST(Linear, BitsDependOnTheRowAlone) {
   }
 }
 
-// Case 53: subnormal inputs.
+// Subnormal inputs.
 TEST(Linear, SubnormalsAreKeptInFloat) {
   for (Isa isa : supported_isas()) {
     if (!multiply_f32.row(isa)) continue;

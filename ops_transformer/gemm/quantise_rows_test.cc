@@ -57,7 +57,7 @@ class QuantiseRows : public testing::Test {};
 using Types = testing::Types<float, BFloat16, Float16>;
 TYPED_TEST_SUITE(QuantiseRows, Types);
 
-// Case 71 among them: the elements after each row are huge, and the last row ends at a guard page.
+// The elements after each row are huge, and the last row ends at a guard page.
 TYPED_TEST(QuantiseRows, MatchesReferenceForEveryLength) {
   using T = TypeParam;
   for (Isa isa : levels()) {
@@ -97,7 +97,7 @@ TYPED_TEST(QuantiseRows, MatchesReferenceForEveryLength) {
   }
 }
 
-// Case 70: a largest magnitude of 127 makes the scale 1, so the codes are the rounded values.
+// A largest magnitude of 127 makes the scale 1, so the codes are the rounded values.
 TEST(QuantiseRowsValues, RoundHalfToEven) {
   for (Isa isa : levels()) {
     const auto block =

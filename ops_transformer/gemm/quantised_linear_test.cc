@@ -203,7 +203,7 @@ TEST(QuantisedLinear, ErrorAgainstUnroundedInputIsBounded) {
   }
 }
 
-// Case 67, and saturation: with scales of 1 every sum is an integer that f32 holds, so each level must give exactly it.
+// Saturation, too: with scales of 1 every sum is an integer that f32 holds, so each level must give exactly it.
 TEST(QuantisedLinear, IntegerSumsAreExactAtTheExtremes) {
   constexpr std::int64_t kOutputs = 20, kRows = 6;
   at_every_level(1, [](Context& context) {
@@ -303,7 +303,7 @@ TEST(QuantisedLinear, ZeroRowsGiveZeros) {
   }
 }
 
-// Case 73: no inputs gives the bias, no rows and no outputs give nothing.
+// No inputs gives the bias, no rows and no outputs give nothing.
 TEST(QuantisedLinear, EmptyShapes) {
   at_every_level(2, [](Context& context) {
     const float bias[2] = {1, 2};

@@ -221,7 +221,6 @@ TEST(Matmul, MatchesReferenceAtEveryLevel) {
   }
 }
 
-// Case 73.
 TEST(Matmul, EmptyShapes) {
   Context context({.num_threads = 2});
   for (DType dtype : {DType::f32, DType::bf16, DType::f16}) {

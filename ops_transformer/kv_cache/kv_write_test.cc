@@ -79,7 +79,7 @@ TEST(KvWrite, RoundTripsAtEveryLevelAndDtype) {
   }
 }
 
-// Case 77: a padded row reaches no slot, not even slot 0.
+// A padded row reaches no slot, not even slot 0.
 TEST(KvWrite, SkippedRowsChangeNothing) {
   Context context({.num_threads = 2});
   Cache<float> cache(2, 1, 4, 2, 2);
@@ -143,7 +143,7 @@ TEST(KvWrite, OutputsWhoseElementsShareMemoryAreRefused) {
   EXPECT_NE(message_of([&] { kv_write(context, row, row, std::vector<std::int64_t>{0}, one_page); }), "");
 }
 
-// Case 74: a page id outside the pool, in entries that are needed and in one that is not.
+// A page id outside the pool, in entries that are needed and in one that is not.
 TEST(PagedKvView, PageTableIsChecked) {
   Context context({.num_threads = 1});
   Cache<float> cache(4, 1, 16, 2, 2);

@@ -103,7 +103,7 @@ std::vector<float> normalise(Isa isa, const std::vector<float>& x, float eps) {
   return out;
 }
 
-// Case 47, and rows of any size, with a first element far from the others, down to subnormal ones.
+// Large squares, and rows of any size, with a first element far from the others, down to subnormal ones.
 TEST(LayerNormValues, RowsOfAnySizeAreNormalised) {
   for (Isa isa : supported_isas()) {
     if (!layer_norm_rows.row(isa)) continue;
@@ -150,7 +150,7 @@ TEST(LayerNormValues, NanAndInfinityStayInTheirRow) {
   }
 }
 
-// Case 71 as well: what lies behind a row is never in its maximum, and the scale is exactly max|y| / 127 of the f32
+// What lies behind a row is never in its maximum, and the scale is exactly max|y| / 127 of the f32
 // row.
 TEST(NormQuantise, CodesAndScales) {
   for (Isa isa : supported_isas()) {

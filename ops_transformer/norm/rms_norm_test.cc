@@ -138,7 +138,7 @@ std::vector<float> normalise(std::vector<float> x, float eps) {
   return out;
 }
 
-// Cases 46 and 47: eps inside the root; large squares.
+// Eps inside the root; large squares.
 TEST(RmsNormValues, EpsilonIsInsideTheRoot) {
   EXPECT_NEAR(normalise({1e-3f, 1e-3f, 1e-3f, 1e-3f}, 1e-6f)[0], 0.707107, 1e-6);
   EXPECT_NEAR(normalise({1e-20f, 1e-20f, 1e-20f, 1e-20f}, 1e-6f)[0], 1e-17, 1e-23);
@@ -180,7 +180,7 @@ TEST(RmsNormValues, NanStaysInItsRow) {
   }
 }
 
-// Case 49: Gemma's 1 + w is summed in f32.
+// Gemma's 1 + w is summed in f32.
 TEST(RmsNormValues, WeightOffsetIsAddedInFloat) {
   Context context({.num_threads = 1});
   const float x[2] = {1.0f, 0.0f};

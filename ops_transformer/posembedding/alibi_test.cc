@@ -8,7 +8,7 @@
 namespace ops_transformer {
 namespace {
 
-// Case 32: counts that are no power of two.
+// Counts that are no power of two.
 TEST(AlibiSlopes, AreThoseOfThePaper) {
   const auto expect = [](std::size_t num_heads, const std::vector<float>& slopes) {
     std::vector<float> got(num_heads);

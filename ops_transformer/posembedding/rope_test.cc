@@ -161,7 +161,6 @@ class RopeValues : public testing::TestWithParam<Isa> {};
 INSTANTIATE_TEST_SUITE_P(Levels, RopeValues, testing::ValuesIn(supported_isas().begin(), supported_isas().end()),
                          [](const auto& level) { return std::string(isa_name(level.param)); });
 
-// Case 37.
 TEST_P(RopeValues, PairsFollowTheStyle) {
   expect_near(rotate_row({1, 2, 3, 4}, 1, {.rotary_dim = 4}, GetParam()), {-1.984111, 1.959901, 2.462378, 4.019800},
               1e-6);
@@ -169,13 +168,13 @@ TEST_P(RopeValues, PairsFollowTheStyle) {
               {-1.142640, 1.922076, 2.959851, 4.029799}, 1e-6);
 }
 
-// Case 38: the frequencies are those of rotary_dim, not of head_dim.
+// The frequencies are those of rotary_dim, not of head_dim.
 TEST_P(RopeValues, PartialRotationKeepsTheRest) {
   expect_near(rotate_row({1, 2, 3, 4, 5, 6, 7, 8}, 1, {.rotary_dim = 4}, GetParam()),
               {-1.984111, 1.959901, 2.462378, 4.019800, 5, 6, 7, 8}, 1e-6);
 }
 
-// Case 40: a bf16 position would alias its neighbours.
+// A bf16 position would alias its neighbours.
 TEST_P(RopeValues, LargePositionsDontAlias) {
   Context context({.num_threads = 1, .isa = GetParam()});
   const RopeTable table({.rotary_dim = 2});
@@ -188,13 +187,12 @@ TEST_P(RopeValues, LargePositionsDontAlias) {
   }
 }
 
-// Case 41, computed angles.
+// Of computed angles.
 TEST_P(RopeValues, NegativePositionsTurnBack) {
   expect_near(rotate_row({1, 2, 3, 4}, -1, {.rotary_dim = 4}, GetParam()), {3.064715, 2.039899, .779436, 3.979800},
               1e-6);
 }
 
-// Case 43.
 TEST_P(RopeValues, LinearScalingDividesPositions) {
   expect_near(rotate_row({1, 0}, 1, {.rotary_dim = 2, .position_scale = 2}, GetParam()), {.877583, .479426}, 1e-6);
   for (std::int64_t table_len : {0, 2048}) {
@@ -294,7 +292,7 @@ TEST(Rope, OneRowsBitsDontDependOnItsBatchOrThreads) {
   }
 }
 
-// Cases 41 and 44: the caller's table is never read outside.
+// The caller's table is never read outside.
 TEST(RopeTableOfTheCaller, ChecksEveryPosition) {
   Context context({.num_threads = 1});
   const std::int64_t table_len = 4, half = 2;

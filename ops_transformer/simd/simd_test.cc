@@ -184,7 +184,7 @@ TEST_P(Simd, InterleavingIsUndone) {
   EXPECT_TRUE(std::equal(x, x + 2 * lanes, again));
 }
 
-// Case 52: nothing here turns on flushing of subnormals, for the caller or for workers.
+// Nothing here turns on flushing of subnormals, for the caller or for workers.
 TEST_P(Simd, SubnormalsSurviveAndTheControlWordIsUntouched) {
 #if defined(__x86_64__)
   constexpr unsigned kControlBits = 0xffc0;  // rounding, masks, flush-to-zero, denormals-are-zero

@@ -223,7 +223,7 @@ def test_article_names_and_strides(rng):
 
 
 def test_packed_sequences(rng):
-    """Cases 28 and 31: each sequence on its own, empty ones too."""
+    """Each sequence on its own, empty ones too."""
     q_offsets, kv_offsets = [0, 3, 3, 20], [0, 40, 47, 90]
     q, k, v = (rng.standard_normal((tokens, heads, 16), np.float32) for tokens, heads in ((20, 4), (90, 2), (90, 2)))
     out, lse = ops.flash_attention(
@@ -239,7 +239,7 @@ def test_packed_sequences(rng):
 
 
 def test_alibi(rng):
-    """Case 32, and the limit on the length."""
+    """Counts that are no power of two, and the limit on the length."""
     q, k, v = (rng.standard_normal((2, 50, heads, 32), np.float32) for heads in (6, 3, 3))
     slopes = [1 / 4, 1 / 16, 1 / 64, 1 / 256, 1 / 2, 1 / 8]
     by_heads = [a.transpose(0, 2, 1, 3) for a in (q, k, v)]
@@ -284,7 +284,7 @@ def test_keys_and_values_expanded_over_heads_and_batch(rng):
 
 
 def test_masks_align_with_the_end_of_the_keys():
-    """Cases 4, 5, 7 and 8: equal scores make the result the mean of the visible values."""
+    """Equal scores make the result the mean of the visible values."""
 
     def mean_of(q_len, values, **options):
         zeros = np.zeros((1, 1, len(values), 1), np.float32)
@@ -304,7 +304,6 @@ def test_masks_align_with_the_end_of_the_keys():
 
 
 def test_empty_tensors():
-    """Case 19."""
     ones = np.ones((2, 2, 3, 4), np.float32)
     for axis in (0, 2):
         empty = np.delete(ones, range(ones.shape[axis]), axis)

@@ -120,7 +120,7 @@ def test_bf16_keys_under_f32_queries(rng):
 
 @pytest.mark.parametrize("dtype", sorted(references.DTYPES))
 def test_pages_equal_contiguous(dtype, rng):
-    """Case 76: pages that don't lie side by side; case 74: what a page table may not hold."""
+    """Pages that don't lie side by side; what a page table may not hold."""
     k_pages, v_pages = (rng.standard_normal((5, 2, 4, 16)).astype(references.DTYPES[dtype]) for _ in range(2))
     table, lens = np.array([[2, 0, 1], [4, 0, -1]], np.int32), np.array([9, 7])
     q = rng.standard_normal((3, 4, 16)).astype(references.DTYPES[dtype])

@@ -102,7 +102,7 @@ def test_deterministic_bits(request, kind, prompts):
 
 
 def test_greedy_text_does_not_depend_on_threads(model_path, prompts):
-    """Case 82: 64 tokens."""
+    """64 tokens."""
     answers = set()
     for threads in (1, 2, 3):
         context = ops.Context(num_threads=threads, deterministic=True)

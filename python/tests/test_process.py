@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads, the GIL, fork and other libraries in the same process (cases 83, 85 and 89)."""
+"""Threads, the GIL, fork and other libraries in the same process."""
 
 import importlib.util
 import multiprocessing
@@ -104,7 +104,7 @@ def test_forked_child_computes_the_same():
 
 @pytest.mark.parametrize("kind", ["f32", "bf16"])
 def test_deterministic_bits_for_any_number_of_threads(kind):
-    """Case 82: sums of 4097 terms."""
+    """Sums of 4097 terms."""
     dtype = np.float32 if kind == "f32" else ml_dtypes.bfloat16
     x, weight = RNG.standard_normal((3, 4097)).astype(dtype), RNG.standard_normal((33, 4097)).astype(dtype)
     q, k, v = (RNG.standard_normal((1, 2, length, 64)).astype(dtype) for length in (1, 4097, 4097))
