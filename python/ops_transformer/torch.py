@@ -52,7 +52,7 @@ def flash_attention(
     dropout_seed: Optional[Tensor] = None,
     keep_prob: float = 1.0,
 ) -> Tensor:
-    """ops_transformer.flash_attention of [batch, heads, tokens, dim]; the result's memory is [batch, tokens, heads, dim].
+    """ops_transformer.flash_attention of [batch, heads, tokens, dim]; the result lies as [batch, tokens, heads, dim].
 
     dropout_seed: one int64, a tensor so that a traced graph need not know it.
     """

@@ -147,8 +147,8 @@ class GrowingLayer(DynamicLayer):
 class GrowingCache(DynamicCache):
     """A DynamicCache whose full-attention layers append in place; their room grows by half where it runs out.
 
-    At depth 4096 the copies were 28 % of a token's time (SmolLM2-135M in f32, Zen 4, 2 threads, Dec 2026). Keys and values that a layer returned show
-    other tokens once it has been cropped and continued.
+    At depth 4096 the copies were 28 % of a token's time (SmolLM2-135M in f32, Zen 4, 2 threads, Dec 2026).
+    Keys and values that a layer returned show other tokens once it has been cropped and continued.
     """
 
     def __init__(self, config) -> None:

@@ -14,7 +14,7 @@ HEADS, KV_HEADS, DIM, PAGE = 4, 2, 16, 8
 
 @pytest.fixture(params=["f32", "bf16"])
 def pool(request):
-    return ops.KvPool(num_layers=2, num_kv_heads=KV_HEADS, head_dim=DIM, num_pages=20, page_size=PAGE, dtype=request.param)
+    return ops.KvPool(2, KV_HEADS, head_dim=DIM, num_pages=20, page_size=PAGE, dtype=request.param)
 
 
 def fill(pool, sequence, tokens, rng):

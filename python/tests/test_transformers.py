@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""attn_implementation="ops_transformer" beside "sdpa" (or "eager", where sdpa lacks a rule), on tiny random models and a real one."""
+"""attn_implementation="ops_transformer" beside "sdpa" ("eager" where sdpa lacks a rule), on tiny models and a real one."""
 
 import pytest
 
@@ -24,7 +24,11 @@ CONFIGS = {
     "llama": ("LlamaConfig", {}, "sdpa"),
     "mistral": ("MistralConfig", {"sliding_window": 9}, "sdpa"),
     "qwen2": ("Qwen2Config", {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}, "sdpa"),
-    "gemma2": ("Gemma2Config", {"sliding_window": 8, "attn_logit_softcapping": 5.0, "query_pre_attn_scalar": 16}, "eager"),
+    "gemma2": (
+        "Gemma2Config",
+        {"sliding_window": 8, "attn_logit_softcapping": 5.0, "query_pre_attn_scalar": 16},
+        "eager",
+    ),
     "gpt_oss": ("GptOssConfig", {"sliding_window": 8, "num_local_experts": 2, "num_experts_per_tok": 1}, "eager"),
 }
 
@@ -129,7 +133,8 @@ def test_growing_cache_copies_seldom():
         keys, values = cache.update(torch.full((1, 2, 1, 16), float(i)), torch.full((1, 2, 1, 16), -float(i)), 0)
         places.add(keys.data_ptr())
     assert len(places) <= 5 and cache.get_seq_length() == 1000
-    assert torch.equal(keys[0, 1, :, 3], torch.arange(1000.0)) and torch.equal(values[0, 0, :, 3], -torch.arange(1000.0))
+    assert torch.equal(keys[0, 1, :, 3], torch.arange(1000.0))
+    assert torch.equal(values[0, 0, :, 3], -torch.arange(1000.0))
     with torch.inference_mode():
         cache.update(keys[:, :, :1], values[:, :, :1], 0)
     assert cache.update(keys[:, :, :1], values[:, :, :1], 0)[0].shape[2] == 1002
@@ -141,7 +146,9 @@ def test_growing_cache_copies_seldom():
 
 def test_encoder():
     torch.manual_seed(7)
-    config = transformers.BertConfig(vocab_size=97, hidden_size=48, num_hidden_layers=2, num_attention_heads=6, intermediate_size=64)
+    config = transformers.BertConfig(
+        vocab_size=97, hidden_size=48, num_hidden_layers=2, num_attention_heads=6, intermediate_size=64
+    )
     model = transformers.BertModel(config).eval()
     tokens, mask = prompt(2, 15), torch.ones(2, 15, dtype=torch.long)
     for padded in (0, 5):
@@ -187,8 +194,9 @@ def test_real_model(model_path):
         quantization_config=transformers.GgufConfig(dequantize=True),
         local_files_only=True,
     ).eval()
-    # "What is the capital of France?" in the model's chat format.
-    tokenizer = transformers.AutoTokenizer.from_pretrained(model_path.parent, gguf_file=model_path.name, local_files_only=True)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(
+        model_path.parent, gguf_file=model_path.name, local_files_only=True
+    )
     question = "<|im_start|>user\nTell me about the capital of France.<|im_end|>\n<|im_start|>assistant\n"
     tokens = tokenizer(question, return_tensors="pt").input_ids
     arguments = dict(max_new_tokens=64, min_new_tokens=64, do_sample=False)
