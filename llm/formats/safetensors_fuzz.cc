@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // feeds: llm/formats/safetensors.cc llm/formats/json_file.cc llm/formats/hf_config.cc
-// llm/formats/gguf_metadata_builder.cc
+// feeds: llm/formats/gguf_metadata_builder.cc
 #include <string>
 
 #include "llm/formats/hf_config.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // feeds: llm/tokenizer/tokenizer.cc llm/tokenizer/tokenizer_gguf.cc llm/tokenizer/bpe.cc llm/tokenizer/vocabulary.cc
-// llm/tokenizer/utf8.cc llm/tokenizer/text_stream.cc feeds: llm/chat_template.cc llm/tokenizer/sentencepiece_bpe.cc
-// llm/tokenizer/unigram.cc llm/tokenizer/fallback.cc llm/tokenizer/prefix_trie.cc feeds: llm/tokenizer/charsmap.cc
-// llm/tokenizer/added_tokens.cc
+// feeds: llm/tokenizer/utf8.cc llm/tokenizer/text_stream.cc llm/chat_template.cc llm/tokenizer/sentencepiece_bpe.cc
+// feeds: llm/tokenizer/unigram.cc llm/tokenizer/fallback.cc llm/tokenizer/prefix_trie.cc llm/tokenizer/charsmap.cc
+// feeds: llm/tokenizer/added_tokens.cc
 #include "llm/tokenizer/tokenizer.h"
 
 #include <fmt/format.h>

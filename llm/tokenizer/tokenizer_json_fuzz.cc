@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // feeds: llm/tokenizer/tokenizer_json.cc llm/tokenizer/tokenizer_json_rules.cc llm/tokenizer/regex_translation.cc
-// llm/tokenizer/regex.cc llm/tokenizer/pre_tokenizer.cc feeds: llm/tokenizer/pre_tokenizer_rules.cc
-// llm/tokenizer/text_normalizer.cc llm/tokenizer/unicode.cc
+// feeds: llm/tokenizer/regex.cc llm/tokenizer/pre_tokenizer.cc llm/tokenizer/pre_tokenizer_rules.cc
+// feeds: llm/tokenizer/text_normalizer.cc llm/tokenizer/unicode.cc
 #include "llm/tokenizer/tokenizer_json.h"
 
 #include <fuzzer/FuzzedDataProvider.h>
