@@ -5,6 +5,7 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <string_view>
@@ -16,6 +17,7 @@
 #include "ops_transformer/gemm/dequantise.h"
 #include "ops_transformer/gemm/linear.h"
 #include "ops_transformer/gemm/packed_weights.h"
+#include "ops_transformer/gemm/tensor_matmul.h"
 #include "python/array.h"
 #include "python/bindings.h"
 
@@ -146,6 +148,43 @@ std::vector<std::int64_t> with_last_dim(std::span<const std::int64_t> shape, std
   std::vector<std::int64_t> result(shape.begin(), shape.end());
   if (!result.empty()) result.back() = last;
   return result;
+}
+
+std::vector<std::int64_t> broadcast(const ConstTensorView& a, const ConstTensorView& b, bool transpose_b) {
+  const int rank = std::max({a.rank(), b.rank(), 2});
+  std::vector<std::int64_t> shape(std::size_t(rank), 1);
+  for (const ConstTensorView* view : {&a, &b}) {
+    for (int i = 0; i + 2 < view->rank(); ++i) {
+      std::int64_t& size = shape[std::size_t(i + rank - view->rank())];
+      if (size == 1) size = view->size(i);
+    }
+  }
+  if (a.rank() >= 2) shape[std::size_t(rank) - 2] = a.size(a.rank() - 2);
+  if (b.rank() >= 2) shape[std::size_t(rank) - 1] = b.size(b.rank() - (transpose_b ? 2 : 1));
+  return shape;
+}
+
+ArrayOfKind run_matmul(const ArrayOfKind& a, const ArrayArgument& b, const std::optional<ArrayArgument>& bias,
+                       const std::string& activation, const std::optional<ArrayArgument>& residual,
+                       const std::optional<ArrayOfKind>& out, bool transpose_b, int a_zero, int b_zero, bool exact,
+                       Context* context) {
+  constexpr std::string_view kOp = "matmul";
+  const Input left = import_input(kOp, "a", a), right = import_input(kOp, "b", b);
+  const std::optional<Input> biases = import_input(kOp, "bias", bias), added = import_input(kOp, "residual", residual);
+  MatmulOptions options{.transpose_b = transpose_b,
+                        .activation = activation_from_name(kOp, activation),
+                        .arithmetic = exact ? Arithmetic::exact : Arithmetic::fast,
+                        .a_zero = a_zero,
+                        .b_zero = b_zero};
+  if (biases) options.bias = biases->view;
+  if (added) options.residual = added->view;
+  const DType dtype = is_float(left.view.dtype()) ? left.view.dtype() : DType::i32;
+  const Output result = output_or_new(kOp, "out", out, left, dtype, broadcast(left.view, right.view, transpose_b));
+  {
+    const nb::gil_scoped_release released;
+    matmul(context_or_default(context), left.view, right.view, result.view, options);
+  }
+  return ArrayOfKind(result.source);
 }
 
 std::optional<DType> dtype_argument(std::string_view operation, const std::optional<std::string>& name) {
@@ -292,6 +331,15 @@ integer weights out int32 then gives the integer sums. For float x and integer w
 static scale. out int8 or uint8: the code nearest y / out_scale + out_zero. x_rows [rows] int32 gathers
 rows of x, row_scales [rows] f32 multiplies rows, out_rows [rows] int32 adds row r to row out_rows[r] of
 out (dropped below 0): with these, x is one matrix. A fresh out is of out_dtype ('f32', 's8', 'i32', ...).)");
+  module.def("matmul", &run_matmul, "a"_a, "b"_a, "bias"_a = nb::none(), "activation"_a = "none",
+             "residual"_a = nb::none(), "out"_a = nb::none(), nb::kw_only(), "transpose_b"_a = false, "a_zero"_a = 0,
+             "b_zero"_a = 0, "exact"_a = false, "context"_a = nb::none(),
+             R"(activation(a b + bias) + residual, leading dimensions broadcast as numpy.matmul does.
+
+a [..., M, K] and b [..., K, N] (transpose_b: [..., N, K]) f32, bf16 or f16 in any strides; out
+[..., M, N], its last dimension contiguous (fresh: dtype of a). With a and b int8 or uint8, out is int32:
+the sums of (a - a_zero) (b - b_zero). exact as for linear. b is packed on every call: for weights that
+are used again, PackedWeights and linear.)");
   module.def("gated_linear", &run_gated_linear, "x"_a, "gate_up"_a, "activation"_a = "silu", "out"_a = nb::none(),
              nb::kw_only(), "exact"_a = false, "context"_a = nb::none(),
              R"(Gated linear unit (Shazeer, 2020): activation(x gate^T) * (x up^T), SwiGLU with 'silu'.

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstring>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -93,6 +94,9 @@ double time_read(Context& context, const Buffer& memory) {
 struct Shape {
   DType dtype;
   std::int64_t outputs, inputs;
+  std::int64_t group_len = -1;  // of integer weights, whose scales are f32; -1: none
+
+  WeightScaling scaling() const { return {.group_len = std::max<std::int64_t>(0, group_len)}; }
 };
 
 // Matrices one after the other in memory that is larger than the caches; turns of them are run.
@@ -100,12 +104,12 @@ class Model {
  public:
   Model(Context& context, const std::vector<Shape>& shapes) {
     std::size_t bytes = 0;
-    for (const Shape& s : shapes) bytes += PackedWeights::packed_bytes(s.dtype, s.outputs, s.inputs);
+    for (const Shape& s : shapes) bytes += PackedWeights::packed_bytes(s.dtype, s.outputs, s.inputs, s.scaling());
     memory_ = Buffer(bytes);
     std::size_t at = 0;
     for (const Shape& s : shapes) {
-      const std::size_t packed = PackedWeights::packed_bytes(s.dtype, s.outputs, s.inputs);
-      weights_.push_back(PackedWeights::pack(context, source(s), {memory_.data() + at, packed}));
+      const std::size_t packed = PackedWeights::packed_bytes(s.dtype, s.outputs, s.inputs, s.scaling());
+      weights_.push_back(pack(context, s, {memory_.data() + at, packed}));
       at += packed;
     }
     std::mt19937 engine(1);
@@ -124,6 +128,14 @@ class Model {
   const Buffer& memory() const { return memory_; }
 
  private:
+  PackedWeights pack(Context& context, const Shape& s, std::span<std::byte> memory) {
+    if (s.group_len < 0) return PackedWeights::pack(context, source(s), memory);
+    const std::vector<float> scales(std::size_t(s.outputs * s.inputs), 0.01f);
+    const std::int64_t groups = s.group_len ? s.inputs / s.group_len : 1;
+    return PackedWeights::pack_integers(
+        context, source(s),
+        {.scales = ConstTensorView(scales.data(), DType::f32, {s.outputs, groups}), .group_len = s.group_len}, memory);
+  }
   // Random bytes, of which no two are an f16 that is infinite or NaN.
   ConstTensorView source(const Shape& s) {
     const DTypeInfo& info = dtype_info(s.dtype);
@@ -209,6 +221,17 @@ void register_all() {
     for (std::int64_t rows : {1, 2, 4, 8, 16}) {
       add("quantised_stream/" + std::string(dtype_name(dtype)) + "/" + std::to_string(rows) + "x4096x4096", stream,
           std::vector<Shape>(10, {dtype, 4096, 4096}), rows);
+    }
+  }
+  for (DType dtype : {DType::s8, DType::s4}) {
+    for (std::int64_t group_len : {0, 32, 128}) {
+      const std::string name = std::string(dtype_name(dtype)) + "/g" + std::to_string(group_len);
+      const Shape shape{dtype, 4096, 4096, group_len};
+      add("integer_prefill/" + name + "/512x4096x4096", prefill, shape, std::int64_t{512});
+      for (std::int64_t rows : {1, 4, 16}) {
+        add("integer_stream/" + name + "/" + std::to_string(rows) + "x4096x4096", stream,
+            std::vector<Shape>(dtype == DType::s8 ? 10 : 16, shape), rows);
+      }
     }
   }
   // SmolLM2 135M, then Gemma 3 270M.
