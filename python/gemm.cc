@@ -18,26 +18,27 @@
 #include "ops_transformer/gemm/linear.h"
 #include "ops_transformer/gemm/packed_weights.h"
 #include "ops_transformer/gemm/tensor_matmul.h"
+#include "python/activation.h"
 #include "python/array.h"
 #include "python/bindings.h"
 
 namespace ops_transformer::python {
-namespace {
-
-using namespace nb::literals;
 
 Activation activation_from_name(std::string_view operation, std::string_view name) {
-  constexpr std::pair<std::string_view, Activation> kActivations[] = {{"none", Activation::none},
-                                                                      {"relu", Activation::relu},
-                                                                      {"silu", Activation::silu},
-                                                                      {"gelu_tanh", Activation::gelu_tanh},
-                                                                      {"gelu_erf", Activation::gelu_erf}};
+  constexpr std::pair<std::string_view, Activation> kActivations[] = {
+      {"none", Activation::none},           {"relu", Activation::relu},         {"silu", Activation::silu},
+      {"gelu_tanh", Activation::gelu_tanh}, {"gelu_erf", Activation::gelu_erf}, {"gelu_fast", Activation::gelu_fast}};
   for (const auto& [known, activation] : kActivations) {
     if (known == name) return activation;
   }
-  invalid(operation,
-          fmt::format("activation is '{}', must be 'none', 'relu', 'silu', 'gelu_tanh' or 'gelu_erf'", name));
+  invalid(
+      operation,
+      fmt::format("activation is '{}', must be 'none', 'relu', 'silu', 'gelu_tanh', 'gelu_erf' or 'gelu_fast'", name));
 }
+
+namespace {
+
+using namespace nb::literals;
 
 /// Rows of a quantised type come as their bytes, [num_outputs, bytes of a row] uint8, as the gguf package reads them.
 ConstTensorView as_weight(std::string_view name, const ConstTensorView& array,
@@ -322,9 +323,9 @@ blocks uint8 [rows, bytes of a row], dtype their type ('q4_k', as for PackedWeig
 
 x [..., num_inputs] f32, bf16 or f16, last dimension contiguous; bias [num_outputs] f32; residual and
 out [..., num_outputs], residual as out, which is f32, bf16 or f16 (fresh: as x). activation: 'none',
-'relu', 'silu', 'gelu_tanh' or 'gelu_erf'. With weights below f32 the activations are rounded too, to
-bf16, to int8 in blocks of 32, or for integer weights to int8 in their groups, unless exact asks for f32
-products. Sums are f32.
+'relu', 'silu', 'gelu_tanh', 'gelu_erf' or 'gelu_fast' (x * sigmoid(1.702 x)). With weights below f32
+the activations are rounded too, to bf16, to int8 in blocks of 32, or for integer weights to int8 in
+their groups, unless exact asks for f32 products. Sums are f32.
 
 x may be int8 or uint8 codes that stand for x_scales * (code - x_zero), x_scales [1] or [rows] f32; with
 integer weights out int32 then gives the integer sums. For float x and integer weights x_scales is a

@@ -20,7 +20,11 @@ NB_MODULE(_core, module) {
   python::bind_attention_update(module);
   python::bind_gemm(module);
   python::bind_norm(module);
+  python::bind_block(module);
+  python::bind_kv_cache(module);
+  python::bind_ffn(module);
   python::bind_posembedding(module);
+  python::bind_sin_cos_cache(module);
   python::bind_tokenizer(module);
   python::bind_kv_pool(module);
   python::bind_model(module);

@@ -2,16 +2,22 @@
 #include <fmt/format.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/variant.h>
 
 #include <algorithm>
 #include <list>
 #include <memory>
+#include <span>
+#include <string>
+#include <string_view>
 #include <tuple>
+#include <utility>
 #include <variant>
 
 #include "ops_transformer/base/validate.h"
 #include "ops_transformer/posembedding/rope.h"
+#include "ops_transformer/posembedding/rotary_mul.h"
 #include "python/array.h"
 #include "python/bindings.h"
 #include "python/rope_table.h"
@@ -149,10 +155,70 @@ cos and sin are multiplied by attention_factor; None: 0.1 ln(factor) + 1.)")
       .def_ro("attention_factor", &YarnScaling::attention_factor);
 }
 
+RotaryMode mode_of(const std::string& name) {
+  constexpr std::pair<std::string_view, RotaryMode> kModes[] = {{"half", RotaryMode::half},
+                                                                {"interleave", RotaryMode::interleave},
+                                                                {"quarter", RotaryMode::quarter},
+                                                                {"interleave_half", RotaryMode::interleave_half}};
+  for (const auto& [known, mode] : kModes) {
+    if (known == name) return mode;
+  }
+  invalid("rotary_mul",
+          fmt::format("mode is '{}', must be 'half', 'interleave', 'quarter' or 'interleave_half'", name));
+}
+
+/// [..., n] of up to four dimensions with ones before it.
+template <class View>
+View as_four(std::string_view name, const View& view) {
+  const int rank = view.rank();
+  if (rank < 1 || rank > 4) invalid("rotary_mul", fmt::format("{} must have 1 to 4 dimensions, got {}", name, rank));
+  std::int64_t shape[4] = {1, 1, 1, 1}, strides[4] = {};
+  for (int i = 0; i < rank; ++i) {
+    shape[4 - rank + i] = view.size(i);
+    strides[4 - rank + i] = view.stride(i);
+  }
+  // A dimension of one element may have any stride; make it the reach of those after it, so that none overlap.
+  for (int i = 2; i >= 0; --i) {
+    if (shape[i] == 1) strides[i] = shape[i + 1] * strides[i + 1];
+  }
+  return View(view.data(), view.dtype(), std::span<const std::int64_t>(shape), std::span<const std::int64_t>(strides));
+}
+
+ArrayOfKind run_rotary_mul(const ArrayOfKind& x, const ArrayArgument& cos, const ArrayArgument& sin,
+                           const std::string& mode, const std::optional<ArrayArgument>& rotated,
+                           const std::optional<ArrayOfKind>& out, Context* context) {
+  constexpr std::string_view kMul = "rotary_mul";
+  const Input input = import_input(kMul, "x", x), cosines = import_input(kMul, "cos", cos),
+              sines = import_input(kMul, "sin", sin);
+  const std::optional<Input> turned = import_input(kMul, "rotated", rotated);
+  const Output result = output_or_new(kMul, "out", out, input, input.view.dtype(), input.view.shape());
+  check_same_shape(kMul, "out", result.view, input.view.shape());
+  std::optional<ConstTensorView> turned_view;
+  if (turned) turned_view = as_four("rotated", turned->view);
+  const ConstTensorView four = as_four("x", input.view), cos_four = as_four("cos", cosines.view),
+                        sin_four = as_four("sin", sines.view);
+  const TensorView out_four = as_four("out", result.view);
+  const RotaryMode rotation = mode_of(mode);
+  {
+    const nb::gil_scoped_release released;
+    rotary_mul(context_or_default(context), four, cos_four, sin_four, rotation, out_four, turned_view);
+  }
+  return ArrayOfKind(result.source);
+}
+
 }  // namespace
 
 void bind_posembedding(nb::module_& module) {
   bind_scalings(module);
+  module.def("rotary_mul", &run_rotary_mul, "x"_a, "cos"_a, "sin"_a, "mode"_a = "half", "rotated"_a = nb::none(),
+             "out"_a = nb::none(), nb::kw_only(), "context"_a = nb::none(),
+             R"(Rotation by the caller's own factors, one for each element: x * cos + rot(x) * sin.
+
+x of up to four dimensions, f32, bf16 or f16, last dimension contiguous; cos and sin f32 or as x,
+dimensions of size 1 broadcast, and their last one may be shorter: the rest of x is copied. rot(x) by
+mode: 'half' (-x2, x1); 'interleave' pairs (-x[2i+1], x[2i]); 'quarter' (-x2, x1, -x4, x3);
+'interleave_half' (y = evens then odds) * cos + (-y2, y1) * sin; or rotated, where the caller has it.
+out as x, and may be x itself.)");
   module.def("rotary_embedding", &rotate, "q"_a, "positions"_a, "rotary_dim"_a = nb::none(), "theta"_a = 10000.0,
              "interleaved"_a = false, "out"_a = nb::none(), nb::kw_only(), "position_scale"_a = 1.0,
              "scaling"_a = nb::none(), "context"_a = nb::none(),

@@ -25,12 +25,6 @@ void check_cache(const ConstTensorView& x, const AttentionShape& s, const Tensor
   if (std::int64_t(options.slots.size()) != x.size(0)) {
     invalid(kOp, fmt::format("slots has {} entries, must have {}", options.slots.size(), x.size(0)));
   }
-  // Keys and values as kv_write takes them, but for the dtype: they never exist as rows.
-  const DType dtype = pages.k.dtype();
-  const ConstTensorView k(nullptr, dtype, {x.size(0), s.num_kv_heads, s.head_dim}),
-      v(nullptr, dtype, {x.size(0), s.num_kv_heads, s.value_dim});
-  check_new_rows(kOp, k, v, options.slots, pages);
-  check_paged_kv(kOp, *options.cache);
   for (const TensorView* plane : {&pages.k, &pages.v}) {
     check_no_overlap(kOp, "pages", *plane, "x", x);
     check_no_overlap(kOp, "pages", *plane, "out", out);
@@ -46,6 +40,12 @@ void check_cache(const ConstTensorView& x, const AttentionShape& s, const Tensor
                              options.cache->num_kv_heads(), options.cache->head_dim(), options.cache->value_dim(),
                              s.num_kv_heads, s.head_dim, s.value_dim));
   }
+  // Keys and values as kv_write takes them, but for the dtype: they never exist as rows.
+  const DType dtype = pages.k.dtype();
+  const ConstTensorView k(nullptr, dtype, {x.size(0), s.num_kv_heads, s.head_dim}),
+      v(nullptr, dtype, {x.size(0), s.num_kv_heads, s.value_dim});
+  check_new_rows(kOp, k, v, options.slots, pages);
+  check_paged_kv(kOp, *options.cache);
 }
 
 void validate(const ConstTensorView& x, const AttentionWeights& weights, const TensorView& out,
@@ -130,9 +130,10 @@ void project(CallScope& call, const ConstTensorView& x, const AttentionWeights& 
              .flops = 2 * tokens * qkv.num_inputs() * qkv.num_outputs() + norm_work.flops +
                       tokens * (s.num_q_heads + s.num_kv_heads) * epilogue.angles.half * 6});
   CallScope nested(context);
-  const MatmulPlan plan = plan_matmul({qkv.dtype(), x.dtype(), options.arithmetic, tokens, qkv.num_inputs(),
-                                       (qkv.num_outputs() + kTileOutputs - 1) / kTileOutputs, norm.has_value()},
-                                      this_device(context.isa()), nested.num_threads());
+  const MatmulPlan plan =
+      plan_matmul({qkv.dtype(), x.dtype(), options.arithmetic, tokens, qkv.num_inputs(),
+                   (qkv.num_outputs() + kTileOutputs - 1) / kTileOutputs, norm.has_value(), qkv.scaling()},
+                  this_device(context.isa()), nested.num_threads());
   zone.plan([&] { return describe(plan); });
   run_matmul(nested, plan, x, qkv, qkv_epilogue.at(context.isa()), epilogue, norm ? &norm->prologue() : nullptr);
 }

@@ -30,8 +30,8 @@ void validate(const ConstTensorView& x, const PackedWeights& gate_up, const Pack
   check_rows(kOp, "out", out);
   check_output(kOp, "out", out);
   check_no_overlap(kOp, "out", out, "x", x);
-  if (options.activation > Activation::gelu_erf) {
-    invalid(kOp, fmt::format("activation is {}, must be 0...{}", int(options.activation), int(Activation::gelu_erf)));
+  if (options.activation > kLastActivation) {
+    invalid(kOp, fmt::format("activation is {}, must be 0...{}", int(options.activation), int(kLastActivation)));
   }
   if (!options.norm) return;
   check_row_norm(kOp, x, *options.norm, out);

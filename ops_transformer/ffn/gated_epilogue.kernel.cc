@@ -19,9 +19,14 @@ void gated_epilogue(const EpilogueArgs& args, const FinishedSums& tile) noexcept
       const std::int64_t first = (tile.first_tile / 2 + pair) * kTileOutputs;
       for (int i = 0; i < kTileOutputs && first + i < args.num_outputs; i += kLanes) {
         const std::int64_t wanted = args.num_outputs - first - i;
-        const F32 y = activate(load(gate + i), args.activation) * load(gate + kTileOutputs + i);
-        store_any(args.out, args.out_dtype, (tile.first_row + r) * args.out_stride + first + i, y,
-                  int(wanted < kLanes ? wanted : kLanes));
+        const int lanes = int(wanted < kLanes ? wanted : kLanes);
+        F32 a = load(gate + i), b = load(gate + kTileOutputs + i);
+        if (args.bias) {
+          a += load_first(args.bias + first + i, lanes);
+          b += load_first(args.bias + args.num_outputs + first + i, lanes);
+        }
+        store_any(args.out, args.out_dtype, (tile.first_row + r) * args.out_stride + first + i,
+                  activate(a, args.activation) * b, lanes);
       }
     }
   }

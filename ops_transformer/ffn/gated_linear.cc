@@ -22,6 +22,12 @@ void validate(const ConstTensorView& x, const PackedWeights& gate_up, const Tens
   }
   check_matmul(kOp, x, gate_up, out, gate_up.num_gated_outputs(), options.activation);
   if (options.norm) check_row_norm(kOp, x, *options.norm, out);
+  if (options.bias) {
+    check_shape(kOp, "bias", *options.bias, {2 * gate_up.num_gated_outputs()});
+    check_dtype(kOp, "bias", *options.bias, {DType::f32});
+    check_rows(kOp, "bias", *options.bias);
+    check_no_overlap(kOp, "out", out, "bias", *options.bias);
+  }
 }
 
 }  // namespace
@@ -43,6 +49,7 @@ void gated_linear(Context& context, const ConstTensorView& x, const PackedWeight
                                       this_device(context.isa()), call.num_threads());
   zone.plan([&] { return describe(plan); });
   EpilogueArgs epilogue{};
+  epilogue.bias = options.bias ? options.bias->as<float>() : nullptr;
   epilogue.out = out.data();
   epilogue.out_stride = out.stride(0);
   epilogue.out_dtype = out.dtype();

@@ -14,7 +14,8 @@ namespace ops_transformer {
 struct GatedLinearOptions {
   Activation activation = Activation::silu;  // silu: SwiGLU; gelu_tanh, gelu_erf: GeGLU; relu: ReGLU; none: bilinear
   Arithmetic arithmetic = Arithmetic::fast;
-  std::optional<RowNorm> norm{};  // x is normalised while it is read
+  std::optional<RowNorm> norm{};          // x is normalised while it is read
+  std::optional<ConstTensorView> bias{};  // [2 n] f32: of the n gates, then of up; added before the activation
 };
 
 /// Gated linear unit (Shazeer, 2020): out = activation(x gate^T) * (x up^T), multiplied while both sums are in L1, so

@@ -73,8 +73,8 @@ TYPED_TEST(GatedLinear, MatchesReferenceAtEveryLevel) {
   for (Isa isa : supported_isas()) {
     if (!gated_epilogue.row(isa)) continue;
     Context context({.num_threads = 2, .isa = isa});
-    for (Activation activation :
-         {Activation::none, Activation::relu, Activation::silu, Activation::gelu_tanh, Activation::gelu_erf})
+    for (Activation activation : {Activation::none, Activation::relu, Activation::silu, Activation::gelu_tanh,
+                                  Activation::gelu_erf, Activation::gelu_fast})
       check<TypeParam>(context, 7, 40, 65, activation);
     for (std::int64_t rows : {1, 2, 13, 50}) {
       for (std::int64_t outputs : {1, 16, 17, 33, 100}) check<TypeParam>(context, rows, outputs, 96, Activation::silu);

@@ -43,6 +43,8 @@ OPS_TRANSFORMER_INLINE F32 activate(F32 x, Activation activation) noexcept {
       return gelu_tanh(x);
     case Activation::gelu_erf:
       return gelu_erf(x);
+    case Activation::gelu_fast:
+      return x / (splat(1.0f) + exp(x * splat(-1.702f)));
   }
   return x;
 }

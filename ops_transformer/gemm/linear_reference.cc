@@ -18,6 +18,8 @@ double activate(double x, Activation activation) {
       return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
     case Activation::gelu_erf:
       return 0.5 * x * std::erfc(-x / std::numbers::sqrt2);
+    case Activation::gelu_fast:
+      return x / (1 + std::exp(-double(1.702f) * x));
   }
   return x;
 }

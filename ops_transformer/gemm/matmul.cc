@@ -310,8 +310,8 @@ void check_operands(const char* operation, const ConstTensorView& x, const Packe
   check_no_overlap(operation, "out", out, "x", x);
   const ConstTensorView packed(weights.data(), DType::u8, {std::int64_t(weights.bytes())});
   check_no_overlap(operation, "out", out, "weights", packed);
-  if (activation > Activation::gelu_erf) {
-    invalid(operation, fmt::format("activation is {}, must be 0...{}", int(activation), int(Activation::gelu_erf)));
+  if (activation > kLastActivation) {
+    invalid(operation, fmt::format("activation is {}, must be 0...{}", int(activation), int(kLastActivation)));
   }
 }
 

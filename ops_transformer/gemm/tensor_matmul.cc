@@ -58,8 +58,8 @@ Shape validate(const ConstTensorView& a, const ConstTensorView& b, const TensorV
   }
   check_zero("a_zero", options.a_zero, a.dtype());
   check_zero("b_zero", options.b_zero, b.dtype());
-  if (options.activation > Activation::gelu_erf)
-    invalid(kOp, fmt::format("activation is {}, must be 0...{}", int(options.activation), int(Activation::gelu_erf)));
+  if (options.activation > kLastActivation)
+    invalid(kOp, fmt::format("activation is {}, must be 0...{}", int(options.activation), int(kLastActivation)));
   const int a_rank = a.rank(), b_rank = b.rank();
   Shape shape{a.size(a_rank - 2), b.size(b_rank - (options.transpose_b ? 2 : 1)), a.size(a_rank - 1), {}};
   if (const std::int64_t k = b.size(b_rank - (options.transpose_b ? 1 : 2)); k != shape.k)

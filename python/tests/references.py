@@ -30,6 +30,14 @@ def rms_norm(x, weight, eps, weight_offset=0.0):
     return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * (weight_offset + weight.astype(np.float64))
 
 
+def layer_norm(x, weight, bias, eps):
+    """Also the size of what was added for each element."""
+    x, weight, bias = x.astype(np.float64), weight.astype(np.float64), np.asarray(bias, np.float64)
+    mean, size = x.mean(-1, keepdims=True), np.abs(x).mean(-1, keepdims=True)
+    deviation = np.sqrt(np.mean((x - mean) ** 2, axis=-1, keepdims=True) + eps)
+    return (x - mean) / deviation * weight + bias, (np.abs(x) + size) / deviation * np.abs(weight) + np.abs(bias)
+
+
 def rotary_embedding(x, positions, rotary_dim, theta=10000.0, interleaved=False, position_scale=1.0):
     """x [..., heads, tokens, head_dim] with positions [..., 1, tokens]; also the sum of |a||b| of each element."""
     x = x.astype(np.float64)
@@ -111,6 +119,7 @@ def activate(x, activation):
         "relu": lambda: np.maximum(x, 0),
         "silu": lambda: x / (1 + np.exp(-x)),
         "gelu_tanh": lambda: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+        "gelu_fast": lambda: x / (1 + np.exp(-1.702 * x)),
         "gelu_erf": lambda: 0.5 * x * (1 + np.vectorize(math.erf, otypes=[float])(x / np.sqrt(2))),
     }[activation]()
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import ops_transformer as ops
 
-ACTIVATIONS = ["none", "relu", "silu", "gelu_tanh", "gelu_erf"]
+ACTIVATIONS = ["none", "relu", "silu", "gelu_tanh", "gelu_erf", "gelu_fast"]
 QUANTISED = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0"]
 # gguf reads these and writes none; where their blocks have f16 scales and minima.
 HALVES_OF_K = {"q2_k": [80, 82], "q3_k": [108], "q4_k": [0, 2], "q5_k": [0, 2], "q6_k": [208]}

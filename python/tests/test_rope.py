@@ -132,3 +132,101 @@ def test_errors_name_the_argument(arguments, message):
     with pytest.raises(ValueError) as error:
         ops.rotary_embedding(**(usable | arguments))
     assert message in str(error.value)
+
+
+def rotated_by(mode, x):
+    """y and rot(x) of x * cos + rot(x) * sin, by the modes' definitions."""
+    x1, x2 = np.split(x, 2, axis=-1)
+    if mode == "half":
+        return x, np.concatenate([-x2, x1], -1)
+    if mode == "interleave":
+        return x, np.stack([-x[..., 1::2], x[..., ::2]], -1).reshape(x.shape)
+    if mode == "quarter":
+        a, b, c, d = np.split(x, 4, axis=-1)
+        return x, np.concatenate([-b, a, -d, c], -1)
+    return np.concatenate([x[..., ::2], x[..., 1::2]], -1), np.concatenate([-x[..., 1::2], x[..., ::2]], -1)
+
+
+@given(
+    dtype=st.sampled_from(sorted(references.DTYPES)),
+    shape=st.lists(st.integers(1, 4), max_size=3),
+    quarters=st.integers(1, 20),
+    extra=st.integers(0, 9),
+    broadcast=st.lists(st.booleans(), min_size=3, max_size=3),
+    mode=st.sampled_from(["half", "interleave", "quarter", "interleave_half"]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_rotary_mul_matches_reference(dtype, shape, quarters, extra, broadcast, mode, seed):
+    rng = np.random.default_rng(seed)
+    dim = 4 * quarters
+    x = rng.standard_normal((*shape, dim + extra)).astype(references.DTYPES[dtype])
+    sizes = [1 if b else n for b, n in zip(broadcast, shape)]
+    cos, sin = rng.standard_normal((2, *sizes, dim)).astype(x.dtype)
+    out = ops.rotary_mul(x, cos, sin, mode)
+    y, turned = rotated_by(mode, x[..., :dim].astype(np.float64))
+    a, b = y * cos.astype(np.float64), turned * sin.astype(np.float64)
+    references.assert_close(out[..., :dim], a + b, 2, np.abs(a) + np.abs(b))
+    np.testing.assert_array_equal(out[..., dim:], x[..., dim:])
+    if mode != "interleave_half":
+        given_turned = turned.astype(x.dtype)
+        np.testing.assert_array_equal(ops.rotary_mul(x, cos, sin, mode, given_turned), out)
+    before = x.copy()
+    assert ops.rotary_mul(x, cos, sin, mode, out=x) is x
+    np.testing.assert_array_equal(x, out)
+    assert before.shape == x.shape
+
+
+def test_rotary_mul_errors():
+    x = np.ones((2, 8), np.float32)
+    for arguments, message in [
+        (dict(mode="full"), "mode is 'full'"),
+        (dict(cos=np.ones((1, 10), np.float32)), "cos has rows of 10"),
+        (dict(sin=np.ones((3, 8), np.float32)), "sin must be"),
+        (dict(x=np.ones((1, 1, 1, 2, 8), np.float32)), "x must have 1 to 4 dimensions"),
+    ]:
+        with pytest.raises(ValueError) as error:
+            ops.rotary_mul(**(dict(x=x, cos=np.ones((1, 8), np.float32), sin=np.ones((1, 8), np.float32)) | arguments))
+        assert message in str(error.value)
+
+
+@given(
+    tokens=st.integers(1, 6),
+    heads=st.integers(1, 3),
+    half=st.integers(3, 20),
+    extra=st.integers(0, 5),
+    interleaved=st.booleans(),
+    sections=st.sampled_from(["none", "blocks", "turns"]),
+    flat=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_sin_cos_cache_matches_reference(tokens, heads, half, extra, interleaved, sections, flat, seed):
+    rng = np.random.default_rng(seed)
+    head_dim = 2 * half + extra
+    q, k = (rng.standard_normal((tokens, n, head_dim), np.float32) for n in (heads, 1))
+    cache = rng.standard_normal((50, 2 * half)).astype(np.float32)
+    counts, row_of = None, np.zeros(half, int)
+    if sections != "none":
+        cuts = np.sort(rng.integers(0, half + 1, 2))
+        counts = np.diff([0, *cuts, half]).tolist()
+        if sections == "blocks":
+            row_of = np.repeat([0, 1, 2], counts)
+        else:
+            pair = np.arange(half)
+            for row in (1, 2):
+                row_of[(pair % 3 == row) & (pair < 3 * counts[row])] = row
+    positions = rng.integers(0, 50, (3, tokens) if counts else tokens)
+    places = positions[row_of] if counts else np.broadcast_to(positions, (half, tokens))  # [pair, token]
+    cos, sin = cache[places.T, np.arange(half)], cache[places.T, half + np.arange(half)]
+    shape = lambda a: a.reshape(tokens, -1) if flat else a
+    results = ops.rope_with_sin_cos_cache(
+        positions, shape(q), shape(k), cache, head_dim, interleaved, counts, sections == "turns"
+    )
+    first = np.arange(half) * 2 if interleaved else np.arange(half)
+    second = first + 1 if interleaved else first + half
+    for x, out in zip((q, k), results):
+        out = out.reshape(x.shape)
+        a, b, c, s = x[..., first].astype(np.float64), x[..., second].astype(np.float64), cos[:, None], sin[:, None]
+        size = (np.abs(a) + np.abs(b)) * (np.abs(c) + np.abs(s))
+        references.assert_close(out[..., first], a * c - b * s, 2, size)
+        references.assert_close(out[..., second], b * c + a * s, 2, size)
+        np.testing.assert_array_equal(out[..., 2 * half :], x[..., 2 * half :])
