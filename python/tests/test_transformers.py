@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""attn_implementation="ops_transformer" beside "sdpa" ("eager" where sdpa lacks a rule), on tiny models and a real one."""
+"""attn_implementation="ops_transformer" beside "sdpa" ("eager" where sdpa lacks a rule), tiny models and a real one."""
 
 import pytest
 
