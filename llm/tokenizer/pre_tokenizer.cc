@@ -117,13 +117,7 @@ void PreTokenizer::run(std::size_t i, std::string_view text, bool first, const P
       const bool prefix = (step.step.prefix_always || (step.step.prefix_first && first)) && !text.starts_with(' ') &&
                           !text.starts_with(kSpaceSymbol);
       std::string spaced(prefix ? kSpaceSymbol : "");
-      for (const char c : text) {
-        if (c == ' ') {
-          spaced += kSpaceSymbol;
-        } else {
-          spaced += c;
-        }
-      }
+      append_replaced(text, " ", kSpaceSymbol, spaced);
       if (!step.step.split) return run(i + 1, spaced, first, piece);
       SplitStep before_spaces;
       before_spaces.pattern = kSpaceSymbol;

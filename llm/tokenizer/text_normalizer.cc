@@ -2,6 +2,7 @@
 #include "llm/tokenizer/text_normalizer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "llm/tokenizer/unicode.h"
 #include "llm/tokenizer/utf8.h"
@@ -12,17 +13,6 @@ namespace {
 
 bool is_ascii(std::string_view text) noexcept {
   return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
-}
-
-std::string replaced(std::string_view text, std::string_view sought, std::string_view content) {
-  std::string out;
-  for (std::size_t at; (at = text.find(sought)) != std::string_view::npos;) {
-    out += text.substr(0, at);
-    out += content;
-    text.remove_prefix(at + sought.size());
-  }
-  out += text;
-  return out;
 }
 
 /// What is not UTF-8 stays, and no match reaches across it.
@@ -117,7 +107,13 @@ std::string TextNormalizer::apply(std::string_view text, bool first, const Added
         if (!out.empty()) out.insert(0, step.content);
         break;
       case Kind::replace:
-        out = regex ? replaced(out, *regex, step.content) : replaced(out, step.pattern, step.content);
+        if (regex) {
+          out = replaced(out, *regex, step.content);
+        } else {
+          std::string changed;
+          append_replaced(out, step.pattern, step.content, changed);
+          out = std::move(changed);
+        }
         break;
     }
   }

@@ -67,4 +67,13 @@ std::string shown(std::string_view text, std::size_t max_len) {
   return out;
 }
 
+void append_replaced(std::string_view text, std::string_view sought, std::string_view content, std::string& out) {
+  for (std::size_t at; !sought.empty() && (at = text.find(sought)) != std::string_view::npos;) {
+    out += text.substr(0, at);
+    out += content;
+    text.remove_prefix(at + sought.size());
+  }
+  out += text;
+}
+
 }  // namespace ops_transformer::llm

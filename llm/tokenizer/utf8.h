@@ -25,6 +25,9 @@ std::size_t utf8_valid_len(std::string_view text) noexcept;
 /// U+FFFD for what is not UTF-8, and "…" for what is left once `max_len` bytes are passed.
 OPS_TRANSFORMER_API std::string shown(std::string_view text, std::size_t max_len = 100);
 
+/// Adds the text to `out`, each `sought` in it as `content`. An empty `sought` is nowhere.
+void append_replaced(std::string_view text, std::string_view sought, std::string_view content, std::string& out);
+
 inline constexpr std::string_view kSpaceSymbol = "\xe2\x96\x81";           // U+2581, SentencePiece's space
 inline constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";  // U+FFFD
 

@@ -109,14 +109,7 @@ void append_printable(std::string_view bytes, std::string& out) {
   }
 }
 
-void append_spaces(std::string_view text, std::string& out) {
-  for (std::size_t at; (at = text.find(kSpaceSymbol)) != std::string_view::npos;) {
-    out += text.substr(0, at);
-    out += ' ';
-    text.remove_prefix(at + kSpaceSymbol.size());
-  }
-  out += text;
-}
+void append_spaces(std::string_view text, std::string& out) { append_replaced(text, kSpaceSymbol, " ", out); }
 
 void Vocabulary::append_bytes(std::string_view text, std::string& out) const {
   if (model_ == TokenizerModel::byte_level_bpe) {
