@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Faults of other libraries, by the numbers of the project's list of cases; at every level, with and without the one
-// kernel of deterministic mode.
+// Faults that users of other libraries met; at every level, with and without the one kernel of deterministic mode.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <cmath>
 #include <functional>
@@ -124,6 +124,24 @@ TEST(AttentionCases, AMaskThatHidesAWholeRow) {
     EXPECT_EQ(masked.lse[0], -kInf);
     EXPECT_FLOAT_EQ(masked.lse[1], plain.lse[1]);
   });
+}
+
+// Over 2^32 bytes between the first row and the last: what counts elements in 32 bits reads another row. Only the pages
+// that are written take memory.
+TEST(AttentionCases, RowsOfAMaskMayLieFarApart) {
+  constexpr std::int64_t kStride = (std::int64_t{1} << 31) - 3, kRows = 4, kKeys = 7;
+  void* const memory = mmap(nullptr, std::size_t(kRows * kStride), PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) GTEST_SKIP() << "8 GiB of addresses can't be had";
+  auto* const visible = static_cast<std::uint8_t*>(memory);
+  for (std::int64_t row = 0; row < kRows; ++row) visible[row * kStride + 2 * row] = 1;
+  Inputs in(1, 1, kRows, kKeys, 1, 1);
+  in.v = counting(kKeys);
+  in_every_way([&](Context& context) {
+    const TensorView mask(visible, DType::boolean, {kRows, kKeys}, {kStride, 1});
+    EXPECT_EQ(in.run(context, {.visible = mask}).out, (std::vector<float>{0, 2, 4, 6}));
+  });
+  munmap(memory, std::size_t(kRows * kStride));
 }
 
 // The lowest finite value, which others use as a mask, is a bias as any: where it is everywhere, weights are equal.
