@@ -16,42 +16,11 @@
 
 namespace ops_transformer::cli {
 
-void SamplingOptions::add_to(CLI::App& command) {
-  llm::SamplerOptions& sampler = options_.sampler;
-  command.add_option("-n,--max-tokens", options_.max_tokens, "longest answer")
-      ->capture_default_str()
-      ->check(whole_number(std::int64_t{1}, std::numeric_limits<std::int64_t>::max()));
-  command.add_option("--temperature", sampler.temperature, "0: always the most likely token")->capture_default_str();
-  command.add_option("--top-k", sampler.top_k, "keep the k most likely tokens; 0: all")->capture_default_str();
-  command.add_option("--top-p", sampler.top_p, "keep the most likely tokens that together reach p")
-      ->capture_default_str();
-  command.add_option("--min-p", sampler.min_p, "keep tokens at least this likely, relative to the likeliest")
-      ->capture_default_str();
-  command.add_option("--repetition-penalty", sampler.repetition_penalty, "above 1: seen tokens become less likely")
-      ->capture_default_str();
-  command.add_option("--repetition-window", sampler.repetition_window, "last tokens that count as seen; -1: all")
-      ->capture_default_str();
-  command.add_option("--seed", sampler.seed, "seed of the draws")
-      ->capture_default_str()
-      ->check(whole_number(std::uint64_t{0}, std::numeric_limits<std::uint64_t>::max()));
-  command.add_option("--stop", options_.stop, "text that ends the answer; may be repeated");
-  command.add_flag("--ignore-eos", options_.ignore_eos, "go on past end-of-text tokens");
-}
-
-std::vector<llm::TokenId> chat_prompt(const llm::Model& model, const std::string& system, const std::string& question) {
-  const llm::ChatTemplate chat(model.tokenizer());
-  for (const std::string& warning : chat.warnings()) fmt::print(stderr, "warning: {}\n", warning);
-  std::vector<llm::ChatMessage> messages;
-  if (!system.empty()) messages.push_back({"system", system});
-  messages.push_back({"user", question});
-  return chat.encode(messages);
-}
-
 namespace {
 
 struct Options {
   ModelOptions model;
-  SamplingOptions sampling;
+  AnswerOptions answer;
   std::string system;
   std::int64_t context_len = 0;
 };
@@ -62,8 +31,7 @@ void run(const Options& options) {
   const std::int64_t context_len = options.context_len > 0 ? options.context_len : model->config().context_len;
   Profiling profiling(context, options.model);
   const bool terminal = isatty(STDIN_FILENO) != 0;
-  const llm::ChatTemplate chat(model->tokenizer());
-  for (const std::string& warning : chat.warnings()) fmt::print(stderr, "warning: {}\n", warning);
+  const auto chat = chat_template(model->tokenizer(), options.answer);
   if (terminal) fmt::print(stderr, "{}: an empty line or Ctrl-D ends the chat\n", llm::shown(model->config().name));
 
   KvPool pool = model->make_kv_pool(context_len);
@@ -75,13 +43,13 @@ void run(const Options& options) {
   for (std::string line; (terminal ? print("> ") : void()), std::getline(std::cin, line) && !line.empty();) {
     messages.push_back({"user", line});
     // The conversation is encoded anew; only what the cache does not yet hold of it is read.
-    std::vector<llm::TokenId> conversation = chat.encode(messages);
+    std::vector<llm::TokenId> conversation = encode(model->tokenizer(), chat->render(messages));
     const auto known = std::min({history.size(), std::size_t(pool.length(sequence)), conversation.size() - 1});
     const auto [differs, unused] =
         std::mismatch(conversation.begin(), conversation.begin() + std::ptrdiff_t(known), history.begin());
     pool.truncate(sequence, differs - conversation.begin());
     const llm::GenerateRequest request{
-        .prompt = {differs, conversation.end()}, .options = options.sampling.generate_options(), .sequence = sequence};
+        .prompt = {differs, conversation.end()}, .options = options.answer.generate_options(), .sequence = sequence};
     llm::Generation generation(context, *model, pool, {request}, {.context_len = context_len});
     while (!generation.done()) {
       for (const llm::TextEvent& event : generation.step()) {
@@ -109,7 +77,7 @@ void add_chat(CLI::App& program) {
   command->add_option("--system", options->system, "system message (default: the template's own)");
   command->add_option("--context", options->context_len, "longest conversation in tokens (default: the model's)")
       ->check(whole_number(std::int64_t{1}, kMostTokens));
-  options->sampling.add_to(*command);
+  options->answer.add_to(*command);
   command->callback([options] { run(*options); });
 }
 

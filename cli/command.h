@@ -29,7 +29,7 @@ struct ModelOptions {
 
   void add_to(CLI::App& command);
   ContextOptions context() const;
-  /// Loads with a progress bar on stderr where that is a terminal.
+  /// Loads with a progress bar on stderr where that is a terminal; the tokenizer's warnings go there too.
   std::unique_ptr<llm::Model> load(Context& context) const;
 };
 

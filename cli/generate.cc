@@ -15,7 +15,7 @@ namespace {
 
 struct Options {
   ModelOptions model;
-  SamplingOptions sampling;
+  AnswerOptions answer;
   std::vector<std::string> prompts;
   std::string prompt_file;
   bool has_prompt_file = false;
@@ -39,16 +39,21 @@ void run(const Options& options) {
   Profiling profiling(context, options.model);
   const double loaded = seconds_since_start();
 
+  const auto chat = options.chat ? chat_template(model->tokenizer(), options.answer) : nullptr;
   std::vector<llm::GenerateRequest> requests;
   for (const std::string& prompt : prompts) {
     llm::GenerateRequest request;
-    std::size_t dropped = 0;
-    request.prompt = options.chat ? chat_prompt(*model, options.system, prompt)
-                                  : model->tokenizer().encode(prompt, {.add_special = true, .dropped_bytes = &dropped});
-    if (dropped > 0) {
-      fmt::print(stderr, "warning: {} bytes of the prompt are not in the vocabulary and were left out\n", dropped);
+    if (chat) {
+      std::vector<llm::ChatMessage> messages;
+      if (!options.system.empty()) messages.push_back({"system", options.system});
+      messages.push_back({"user", prompt});
+      request.prompt = encode(model->tokenizer(), chat->render(messages));
+    } else {
+      std::size_t dropped = 0;
+      request.prompt = model->tokenizer().encode(prompt, {.add_special = true, .dropped_bytes = &dropped});
+      warn_of_dropped_bytes(dropped);
     }
-    request.options = options.sampling.generate_options();
+    request.options = options.answer.generate_options();
     requests.push_back(std::move(request));
   }
   KvPool pool =
@@ -108,7 +113,8 @@ void add_generate(CLI::App& program) {
   command->add_option("--system", options->system, "system message, with --chat")->needs(chat);
   command->add_option("--context", options->context_len, "longest sequence (default: the model's)")
       ->check(whole_number(std::int64_t{1}, kMostTokens));
-  options->sampling.add_to(*command);
+  options->answer.add_to(*command);
+  options->answer.template_option()->needs(chat);
   command->callback([options, prompt, file] {
     if (prompt->count() == 0 && file->count() == 0) throw CLI::RequiredError("--prompt or --prompt-file");
     options->has_prompt_file = file->count() > 0;

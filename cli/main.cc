@@ -85,7 +85,9 @@ std::unique_ptr<llm::Model> ModelOptions::load(Context& context) const {
   llm::LoadOptions options;
   options.arithmetic = exact ? Arithmetic::exact : Arithmetic::fast;
   options.progress = [&bar](std::size_t done, std::size_t all) { bar.update(double(done) / double(all)); };
-  return llm::load_model(context, model, options);
+  auto loaded = llm::load_model(context, model, options);
+  for (const std::string& warning : loaded->tokenizer().warnings()) fmt::print(stderr, "warning: {}\n", warning);
+  return loaded;
 }
 
 Profiling::Profiling(Context& context, const ModelOptions& options) : context_(context), path_(options.profile) {

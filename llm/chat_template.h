@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,35 +18,52 @@ struct ChatMessage {
   std::string content;
 };
 
-/// How messages become a prompt: ChatML, `<|im_start|>role\ncontent<|im_end|>\n`. The turn marks go in as token ids;
-/// role and content are encoded as plain text, so a message can't forge a turn.
+/// A conversation as one text, in which it stays known what the messages brought: no control token is made from that.
+struct ChatPrompt {
+  std::string text;
+  std::vector<TextRange> literal;  // the messages' parts of the text
+
+  void add_template(std::string_view part) { text += part; }
+  void add_literal(std::string_view part) {
+    if (!part.empty()) literal.push_back({text.size(), text.size() + part.size()});
+    text += part;
+  }
+};
+
+/// The prompt's tokens. Where the model asks for BOS there is exactly one in front, whether or not the template writes
+/// it. dropped_bytes: out, bytes without a token, which were left out.
+OPS_TRANSFORMER_API std::vector<TokenId> encode_prompt(const Tokenizer& tokenizer, const ChatPrompt& prompt,
+                                                       std::size_t* dropped_bytes = nullptr);
+
+struct ChatFormat;
+
+/// The chat templates that are built in. A file's own is Jinja; its text tells which of them it is, down to the system
+/// message or date that it puts in front and to where it has spaces.
 class OPS_TRANSFORMER_API ChatTemplate {
  public:
-  /// Reads tokenizer.chat_template; `tokenizer` must outlive the object. A file without one, or with one of another
-  /// format, gets ChatML and a warning. Throws InvalidFile where the vocabulary lacks ChatML's turn marks.
-  explicit ChatTemplate(const Tokenizer& tokenizer);
+  /// The names there are: chatml, llama3, gemma, llama2, mistral.
+  static std::vector<std::string_view> names();
 
-  /// The prompt's tokens. `add_generation_prompt` opens the assistant's turn at the end. A conversation that does not
-  /// begin with a system message gets the template's own, if it has one. Throws InvalidArgument for no messages or an
-  /// empty role.
-  std::vector<TokenId> encode(std::span<const ChatMessage> messages, bool add_generation_prompt = true) const;
-  /// The same prompt as text, for people to read.
-  std::string render(std::span<const ChatMessage> messages, bool add_generation_prompt = true) const;
+  /// name: one of names(); empty: the one that tokenizer.chat_template is, and for a file without a template the one
+  /// that its control tokens belong to, with a warning. `tokenizer` must outlive the object. Throws InvalidArgument for
+  /// another name, and where none is given and none fits; InvalidFile where the vocabulary lacks the template's marks.
+  explicit ChatTemplate(const Tokenizer& tokenizer, std::string_view name = {});
+  ~ChatTemplate();
+  ChatTemplate(const ChatTemplate&) = delete;
+  ChatTemplate& operator=(const ChatTemplate&) = delete;
 
-  /// The system message of conversations that bring none; empty where the template has none.
-  const std::string& default_system_message() const noexcept { return default_system_message_; }
-  /// The token that ends a turn.
-  TokenId end_of_turn() const noexcept { return end_; }
+  std::string_view name() const noexcept;
+  /// add_generation_prompt: the assistant's turn is opened at the end. Throws InvalidArgument for no messages, an empty
+  /// role, and roles or an order of them that the template has no place for.
+  ChatPrompt render(std::span<const ChatMessage> messages, bool add_generation_prompt = true) const;
   /// What was assumed, one sentence each; for the caller to show.
   const std::vector<std::string>& warnings() const noexcept { return warnings_; }
 
  private:
-  template <class OnMark, class OnText>
-  void walk(std::span<const ChatMessage> messages, bool add_generation_prompt, OnMark on_mark, OnText on_text) const;
+  void add(ChatPrompt& prompt, std::string_view part, std::string_view role = {}) const;
 
   const Tokenizer* tokenizer_;
-  TokenId start_ = 0, end_ = 0;
-  std::string default_system_message_;
+  std::unique_ptr<ChatFormat> format_;
   std::vector<std::string> warnings_;
 };
 

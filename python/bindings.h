@@ -10,6 +10,7 @@ void bind_attention(nanobind::module_& module);
 void bind_attention_paged(nanobind::module_& module);
 void bind_attention_update(nanobind::module_& module);
 void bind_block(nanobind::module_& module);
+void bind_chat_template(nanobind::module_& module);
 void bind_context(nanobind::module_& module);
 void bind_ffn(nanobind::module_& module);
 void bind_gemm(nanobind::module_& module);

@@ -17,7 +17,6 @@
 #include <utility>
 #include <vector>
 
-#include "llm/chat_template.h"
 #include "llm/engine.h"
 #include "llm/perplexity.h"
 #include "ops_transformer/base/error.h"
@@ -141,12 +140,6 @@ std::unique_ptr<Model> load(const std::string& path, bool exact, Context* contex
                          {.arithmetic = exact ? Arithmetic::exact : Arithmetic::fast});
 }
 
-std::vector<TokenId> chat_tokens(const Model& model, const std::vector<std::pair<std::string, std::string>>& messages) {
-  std::vector<llm::ChatMessage> turns;
-  for (const auto& [role, content] : messages) turns.push_back({role, content});
-  return llm::ChatTemplate(model.tokenizer()).encode(turns);
-}
-
 std::pair<double, std::int64_t> run_perplexity(const Model& model, const std::vector<TokenId>& tokens,
                                                std::int64_t context_len, std::int64_t max_windows, Context* context) {
   const nb::gil_scoped_release released;
@@ -249,8 +242,6 @@ void bind_model(nb::module_& module) {
       .def("forward", &forward, "cache"_a, "slices"_a, "all_logits"_a = false, "context"_a = nb::none(),
            "Appends tokens to sequences, (sequence, tokens) each, and gives the logits [rows, vocab_size] of the last "
            "token of each or of all tokens.")
-      .def("chat_tokens", &chat_tokens, "messages"_a,
-           "The prompt that (role, content) messages make, open for an answer.")
       .def("perplexity", &run_perplexity, "tokens"_a, "context_len"_a = 512, "max_windows"_a = 0,
            "context"_a = nb::none(),
            "exp of the mean negative log likelihood of the tokens after the middle of non-overlapping windows, and how "

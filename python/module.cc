@@ -27,5 +27,6 @@ NB_MODULE(_core, module) {
   python::bind_sin_cos_cache(module);
   python::bind_tokenizer(module);
   python::bind_kv_pool(module);
+  python::bind_chat_template(module);
   python::bind_model(module);
 }

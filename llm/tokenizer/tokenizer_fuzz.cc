@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// feeds: llm/tokenizer/tokenizer.cc llm/tokenizer/tokenizer_gguf.cc llm/tokenizer/bpe.cc llm/tokenizer/vocabulary.cc
-// feeds: llm/tokenizer/utf8.cc llm/tokenizer/text_stream.cc llm/chat_template.cc llm/tokenizer/sentencepiece_bpe.cc
-// feeds: llm/tokenizer/unigram.cc llm/tokenizer/fallback.cc llm/tokenizer/prefix_trie.cc llm/tokenizer/charsmap.cc
-// feeds: llm/tokenizer/added_tokens.cc
+// feeds: llm/tokenizer/tokenizer.cc llm/tokenizer/tokenizer_gguf.cc llm/tokenizer/bpe.cc llm/tokenizer/fallback.cc
+// feeds: llm/tokenizer/vocabulary.cc llm/tokenizer/utf8.cc llm/tokenizer/text_stream.cc llm/tokenizer/prefix_trie.cc
+// feeds: llm/tokenizer/sentencepiece_bpe.cc llm/tokenizer/unigram.cc llm/tokenizer/charsmap.cc
+// feeds: llm/tokenizer/added_tokens.cc llm/chat_template.cc llm/chat_format.cc
 #include "llm/tokenizer/tokenizer.h"
 
 #include <fmt/format.h>
 #include <fuzzer/FuzzedDataProvider.h>
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <string>
@@ -100,18 +101,23 @@ void check_ids(const Tokenizer& tokenizer) {
   }
 }
 
-void check_chat(const Tokenizer& tokenizer, const std::string& role, const std::string& content) {
+/// Messages make as many special tokens as harmless ones do: none.
+void check_chat(const Tokenizer& tokenizer, std::string_view name, const std::string& role,
+                const std::string& content) {
   try {
-    const ChatTemplate chat(tokenizer);
+    const ChatTemplate chat(tokenizer, name);
+    const auto marks = [&](const ChatPrompt& prompt) {
+      return std::ranges::count_if(encode_prompt(tokenizer, prompt),
+                                   [&](TokenId id) { return tokenizer.is_special(id); });
+    };
+    const bool known = role == "system" || role == "user" || role == "assistant";
     const std::vector<ChatMessage> messages = {{role, content}, {"user", content}};
-    std::size_t marks = 0;
-    for (const TokenId id : chat.encode(messages)) marks += tokenizer.is_special(id);
-    const std::size_t turns = messages.size() + (role != "system" && !chat.default_system_message().empty());
-    const bool bos = tokenizer.adds_bos() && tokenizer.bos() != tokenizer.find_token("<|im_start|>");
-    FUZZ_CHECK(marks == 2 * turns + 1 + bos);
-    FUZZ_CHECK(chat.render(messages, false).find(content) != std::string::npos);
+    const std::vector<ChatMessage> harmless = {{known ? role : "r", "x"}, {"user", "x"}};
+    const ChatPrompt prompt = chat.render(messages);
+    FUZZ_CHECK(marks(prompt) == marks(chat.render(harmless)));
+    FUZZ_CHECK(chat.name() != "chatml" || prompt.text.find(content) != std::string::npos);
   } catch (const InvalidArgument&) {
-    FUZZ_CHECK(role.empty());
+    FUZZ_CHECK(role.empty() || name != "chatml");
   } catch (const InvalidFile&) {
   }
 }
@@ -239,7 +245,7 @@ void run(FuzzedDataProvider& input) {
     const Tokenizer& tokenizer = input.PickValueInArray({&kGood[0], &kGood[1], &kGood[2]})->tokenizer();
     const std::string text = any_text(input);
     check_text(tokenizer, text, stops);
-    check_chat(tokenizer, text.substr(0, text.size() / 8), text);
+    check_chat(tokenizer, input.PickValueInArray({"", "chatml", "mistral"}), text.substr(0, text.size() / 8), text);
     return;
   }
   try {
@@ -248,7 +254,8 @@ void run(FuzzedDataProvider& input) {
     const std::string role = input.ConsumeRandomLengthString(8);
     const std::string text = any_text(input);
     check_text(tokenizer, text, stops);
-    check_chat(tokenizer, role, text);
+    const char* const name = input.PickValueInArray({"", "chatml", "llama3", "gemma", "llama2", "mistral", "other"});
+    check_chat(tokenizer, name, role, text);
   } catch (const InvalidFile&) {
   }
 }
