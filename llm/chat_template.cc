@@ -24,7 +24,7 @@ constexpr std::array<std::string_view, 29> kSpaces = {
 
 std::string_view trim_end(std::string_view text) {
   const auto space = [&] {
-    return std::ranges::find_if(kSpaces, [&](std::string_view space) { return text.ends_with(space); });
+    return std::ranges::find_if(kSpaces, [&](std::string_view s) { return text.ends_with(s); });
   };
   for (auto found = space(); found != kSpaces.end(); found = space()) text.remove_suffix(found->size());
   return text;
@@ -32,7 +32,7 @@ std::string_view trim_end(std::string_view text) {
 
 std::string_view trim_begin(std::string_view text) {
   const auto space = [&] {
-    return std::ranges::find_if(kSpaces, [&](std::string_view space) { return text.starts_with(space); });
+    return std::ranges::find_if(kSpaces, [&](std::string_view s) { return text.starts_with(s); });
   };
   for (auto found = space(); found != kSpaces.end(); found = space()) text.remove_prefix(found->size());
   return text;

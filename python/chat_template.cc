@@ -44,7 +44,8 @@ std::vector<llm::ChatMessage> to_messages(const std::vector<std::pair<Text, Text
 
 void bind_chat_template(nb::module_& module) {
   nb::class_<ChatPrompt>(module, "ChatPrompt", "A conversation as text that knows what its messages brought.")
-      .def_static("of_parts", &prompt_of_parts, "parts"_a, "From (text, whether a message brought it) one after another.")
+      .def_static("of_parts", &prompt_of_parts, "parts"_a,
+                  "From (text, whether a message brought it) one after another.")
       .def_prop_ro("text", [](const ChatPrompt& self) { return to_str(self.text); })
       .def(
           "encode",

@@ -52,6 +52,7 @@ from ._core import (
 )
 from ._weights import forget_packed_weights
 from .block import fused_attention_block, fused_ffn_block
+from .chat import ChatTemplate, ChatTemplateError
 from .model import Generation, Model, Sampling
 from .multi_head_attention import MultiHeadAttention
 from .norm import fused_layernorm_linear, fused_rmsnorm, fused_rmsnorm_linear, fused_rmsnorm_with_next
@@ -63,6 +64,8 @@ __version__ = "0.1.0"
 __all__ = [
     "AttentionCache",
     "AttentionWeights",
+    "ChatTemplate",
+    "ChatTemplateError",
     "Context",
     "FusedRMSNorm",
     "GenerateTiming",

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ._core import BatchGeneration, Context, GenerateTiming, KvCache, LoadedModel, ModelConfig, Tokenizer
+from .chat import ChatTemplate, Messages
 
 if TYPE_CHECKING:
     import numpy as np
@@ -83,6 +85,7 @@ class Model:
     def __init__(self, loaded: LoadedModel, context: Context | None = None) -> None:
         self._loaded = loaded
         self._context = context
+        self._templates: dict[str | None, ChatTemplate] = {}
 
     @classmethod
     def load(
@@ -98,13 +101,17 @@ class Model:
         num_threads: a context of the model's own with that many; context: this one; neither: the
         default context. exact: f32 arithmetic on the dequantised weights and an f32 cache, to
         compare with; else the weights' own dot products and a bf16 cache. Raises InvalidFile with
-        what is wrong and where, OSError where the file can't be read.
+        what is wrong and where, OSError where the file can't be read; warns of what the tokenizer had
+        to assume.
         """
         if num_threads is not None:
             if context is not None:
                 raise ValueError("give num_threads or context, not both")
             context = Context(num_threads=num_threads)
-        return cls(LoadedModel.load(os.fspath(path), exact, context), context)
+        loaded = LoadedModel.load(os.fspath(path), exact, context)
+        for warning in loaded.tokenizer.warnings:
+            warnings.warn(warning, stacklevel=2)
+        return cls(loaded, context)
 
     @property
     def config(self) -> ModelConfig:
@@ -163,18 +170,27 @@ class Model:
 
     def chat(
         self,
-        messages: str | Sequence[Mapping[str, str]],
+        messages: Messages,
         max_tokens: int = 256,
         *,
+        template: str | None = None,
+        variables: Mapping[str, Any] | None = None,
         stop: str | Sequence[str] = (),
         ignore_eos: bool = False,
         **sampling: Unpack[Sampling],
     ) -> Generation:
-        """Answers a conversation, [{"role": "user", "content": "…"}, …] or one question, in the model's chat format."""
-        if isinstance(messages, str):
-            messages = [{"role": "user", "content": messages}]
-        tokens = self._loaded.chat_tokens([(message["role"], message["content"]) for message in messages])
+        """Answers a conversation, [{"role": "user", "content": "…"}, …] or one question, in the model's chat format.
+
+        template, variables: see chat_template and ChatTemplate.encode.
+        """
+        tokens = self.chat_template(template).encode(messages, variables=variables)
         return self.generate(tokens, max_tokens, stop=stop, ignore_eos=ignore_eos, **sampling)
+
+    def chat_template(self, template: str | None = None) -> ChatTemplate:
+        """What makes prompts of messages: the file's own template, a built-in one by name, or Jinja text."""
+        if template not in self._templates:
+            self._templates[template] = ChatTemplate(self.tokenizer, template)
+        return self._templates[template]
 
     def logits(self, tokens: Sequence[int], *, context: Context | None = None) -> NDArray[np.float32]:
         """What the model expects after each of the tokens, [len(tokens), vocab_size]."""
