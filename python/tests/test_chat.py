@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversations as prompts, by the file's own Jinja template and by the built-in ones (cases 110 and 113)."""
+"""Conversations as prompts, by the file's own Jinja template and by the built-in ones."""
 
 import json
 import pathlib
@@ -117,7 +117,7 @@ def test_a_role_may_be_part_of_a_control_tokens_name(make_tokenizer):
 
 
 def test_a_control_token_whose_origin_is_lost_is_an_error(make_tokenizer):
-    chat = chat_of(make_tokenizer, "{{ '<|IM_START|>' | lower }}{{ messages[0].content }}")
+    chat = chat_of(make_tokenizer, "{% set mark = '<|IM_START|>' %}{{ mark | lower }}{{ messages[0].content }}")
     with pytest.raises(ops.ChatTemplateError, match="<|im_start|>"):
         chat.encode("hello")
 
@@ -165,7 +165,7 @@ def test_templates_that_cannot_be_read(make_tokenizer, template):
         "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(40) }}",
         "{% for a in [1, 2] recursive %}{{ loop([1, 2]) }}{% endfor %}",
         "{{ 'a' * 1000000000 }}",
-        "{{ 10 ** 10 ** 10 }}",
+        "{{ 10 ** (10 ** 10) }}",
         "{% set ns = namespace(t='a') %}{% for a in range(60) %}{% set ns.t = ns.t + ns.t %}{% endfor %}",
         "{% set ns = namespace(n=10) %}{% for a in range(60) %}{% set ns.n = ns.n * ns.n %}{% endfor %}",
         "{{ 'a' | center(1000000000) }}",
@@ -228,7 +228,8 @@ def test_a_model_answers_through_every_template(model_path):
     own, built_in = model.chat_template(), model.chat_template("chatml")
     question = "What is the capital of France?"
     assert own.name == "jinja" and own.encode(question) == built_in.encode(question)
-    history = [{"role": "user", "content": question}, {"role": "assistant", "content": "Paris."}, {"role": "user", "content": "Of Spain?"}]
+    turns = [("user", question), ("assistant", "Paris."), ("user", "Of Spain?")]
+    history = [{"role": role, "content": content} for role, content in turns]
     assert model.chat(history, 8).read() == model.chat(history, 8, template="chatml").read()
     with pytest.warns(UserWarning, match="1 bytes of the prompt"):
-        own.encode("a\x01")
+        own.encode("a\x04")  # no token of this model stands for it
