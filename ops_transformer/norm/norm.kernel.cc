@@ -76,10 +76,29 @@ Moments gather_row(const NormArgs& args, std::int64_t r, float* row) noexcept {
   return statistic.moments(row, n, args.eps);
 }
 
+// The row after this one, fetched while this one is written: else a core reads and writes by turns. 4096 x 4096 bf16 out
+// of cache: 7 against 9 to 15 GB/s, f32 9 against 13 (Zen 4, 2 threads, Dec 2026).
+struct NextRow {
+  const char *x, *residual;  // nullptr: none
+  std::int64_t element_bytes;
+  OPS_TRANSFORMER_INLINE void fetch(std::int64_t i) const noexcept {
+    if (x) __builtin_prefetch(x + i * element_bytes, 0, 2);
+    if (residual) __builtin_prefetch(residual + i * element_bytes, 0, 2);
+  }
+};
+
+OPS_TRANSFORMER_INLINE NextRow next_row(const NormArgs& args, std::int64_t r, std::int64_t last) noexcept {
+  const std::int64_t bytes = args.x_dtype == DType::f32 ? 4 : 2;
+  if (r + 1 >= last) return {nullptr, nullptr, bytes};
+  return {static_cast<const char*>(args.x) + (r + 1) * args.x_stride * bytes,
+          args.residual ? static_cast<const char*>(args.residual) + (r + 1) * args.residual_stride * bytes : nullptr,
+          bytes};
+}
+
 // (row - mean) * inverse_deviation * (weight_offset + weight) + bias + added, which may be written over the row.
 template <class Weight, class Out>
 OPS_TRANSFORMER_INLINE void scale_into(const NormArgs& args, const Out* added, const float* row, Moments moments,
-                                       bool past_caches, Out* out) noexcept {
+                                       NextRow next, bool past_caches, Out* out) noexcept {
   const std::int64_t n = args.hidden;
   const auto* weight = static_cast<const Weight*>(args.weight);
   const auto* bias = static_cast<const Weight*>(args.bias);
@@ -87,12 +106,14 @@ OPS_TRANSFORMER_INLINE void scale_into(const NormArgs& args, const Out* added, c
   std::int64_t i = 0;
   if (past_caches) {
     for (; i + kLanes <= n; i += kLanes) {
+      next.fetch(i);
       F32 y = (load(row + i) - mean) * factor * (load(weight + i) + offset);
       if (bias) y += load(bias + i);
       stream(out + i, y);
     }
   }
   for (; i + kLanes <= n; i += kLanes) {
+    next.fetch(i);
     F32 y = (load(row + i) - mean) * factor * (load(weight + i) + offset);
     if (bias) y += load(bias + i);
     if (added) y += load(added + i);
@@ -107,16 +128,17 @@ OPS_TRANSFORMER_INLINE void scale_into(const NormArgs& args, const Out* added, c
 }
 
 template <class Weight, class Out>
-void scale_row(const NormArgs& args, std::int64_t r, float* row, Moments moments) noexcept {
+void scale_row(const NormArgs& args, std::int64_t r, std::int64_t last, float* row, Moments moments) noexcept {
   const Out* added = args.added ? static_cast<const Out*>(args.added) + r * args.added_stride : nullptr;
-  scale_into<Weight, Out>(args, added, row, moments, args.stream, static_cast<Out*>(args.out) + r * args.out_stride);
+  scale_into<Weight, Out>(args, added, row, moments, next_row(args, r, last), args.stream,
+                          static_cast<Out*>(args.out) + r * args.out_stride);
 }
 
 // Codes of a row by its largest value: y = scale * code, within +-127, half to even. Zeros have scale 0; a NaN or an
 // infinity gives codes 0 and scale NaN, so that all that is computed from it is NaN.
 template <class Weight>
-void quantise_row(const NormArgs& args, std::int64_t r, float* row, Moments moments) noexcept {
-  scale_into<Weight, float>(args, nullptr, row, moments, false, row);
+void quantise_row(const NormArgs& args, std::int64_t r, std::int64_t last, float* row, Moments moments) noexcept {
+  scale_into<Weight, float>(args, nullptr, row, moments, next_row(args, r, last), false, row);
   const std::int64_t n = args.hidden;
   auto* codes = static_cast<std::int8_t*>(args.out) + r * args.out_stride;
   float* const scale = args.scales + r * args.scales_stride;
@@ -141,7 +163,7 @@ void quantise_row(const NormArgs& args, std::int64_t r, float* row, Moments mome
 }
 
 using GatherFn = Moments(const NormArgs&, std::int64_t, float*) noexcept;
-using ScaleFn = void(const NormArgs&, std::int64_t, float*, Moments) noexcept;
+using ScaleFn = void(const NormArgs&, std::int64_t, std::int64_t, float*, Moments) noexcept;
 
 template <class Statistic>
 GatherFn* gather_of(DType x) noexcept {
@@ -161,7 +183,7 @@ void norm_rows(const NormArgs& args, GatherFn* gather, std::int64_t first, std::
       args.weight_dtype == DType::f32
           ? scale_of<float>(args.out_dtype)
           : (args.weight_dtype == DType::bf16 ? scale_of<BFloat16>(args.out_dtype) : scale_of<Float16>(args.out_dtype));
-  for (std::int64_t r = first; r < last; ++r) scale(args, r, row, gather(args, r, row));
+  for (std::int64_t r = first; r < last; ++r) scale(args, r, last, row, gather(args, r, row));
   if (args.stream) stream_fence();
 }
 
