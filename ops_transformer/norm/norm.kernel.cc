@@ -76,8 +76,8 @@ Moments gather_row(const NormArgs& args, std::int64_t r, float* row) noexcept {
   return statistic.moments(row, n, args.eps);
 }
 
-// The row after this one, fetched while this one is written: else a core reads and writes by turns. 4096 x 4096 bf16 out
-// of cache: 7 against 9 to 15 GB/s, f32 9 against 13 (Zen 4, 2 threads, Dec 2026).
+// The row after this one, fetched while this one is written: else a core reads and writes by turns. 4096 x 4096 bf16
+// out of cache: 7 against 9 to 15 GB/s, f32 9 against 13 (Zen 4, 2 threads, Dec 2026).
 struct NextRow {
   const char *x, *residual;  // nullptr: none
   std::int64_t element_bytes;
