@@ -26,6 +26,7 @@ MOST_STEPS = 200_000  # turns of loops, calls, filters and operators
 MOST_CHARACTERS = 1 << 26  # made in all, the output included
 MOST_SECONDS = 10.0  # of this thread's CPU time
 MOST_NUMBER = 1_000_000  # as an argument: widths and counts
+MOST_BITS = 4096  # of a whole number: a product of millions of digits takes Python minutes
 # Roles that may be part of a control token's name, as in '<|' + message.role + '|>'.
 PLAIN_ROLES = frozenset(["assistant", "developer", "function", "ipython", "model", "system", "tool", "user"])
 
@@ -203,11 +204,13 @@ class Environment(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         size = 0
-        if operator == "*":
+        if isinstance(left, int) and isinstance(right, int):
+            bits = {"*": left.bit_length() + right.bit_length(), "**": left.bit_length() * abs(right)}
+            if bits.get(operator, 0) > MOST_BITS:
+                raise ChatTemplateError(f"the chat template makes a number of more than {MOST_BITS} bits")
+        elif operator == "*":
             numbers = [max(int(value), 0) if isinstance(value, (int, float)) else size_of(value) for value in (left, right)]
             size = 0 if all(isinstance(value, (int, float)) for value in (left, right)) else numbers[0] * numbers[1]
-        elif operator == "**" and isinstance(left, int) and isinstance(right, int):
-            size = left.bit_length() * abs(right)
         elif operator == "%" and isinstance(left, str) and re.search(r"\d{5}|\*", left):
             size = MOST_CHARACTERS
         if size >= MOST_CHARACTERS:
