@@ -84,8 +84,8 @@ class ChatTemplate:
         """The prompt's token ids, with exactly one BOS where the model asks for one.
 
         Limits of a Jinja template: 200 000 turns of loops, calls and operators, 2^26 characters made
-        in all, whole numbers of 4096 bits, 10 seconds of CPU time. Raises ChatTemplateError beyond them, with the message of a
-        template that raises, and for a loop over a field that is not there.
+        in all, whole numbers of 4096 bits, 10 seconds of CPU time. Raises ChatTemplateError beyond
+        them, with the message of a template that raises, and for a loop over a field that is not there.
         """
         prompt, brought = self._prompt(messages, add_generation_prompt, variables or {})
         ids, dropped = prompt.encode(self._tokenizer)
