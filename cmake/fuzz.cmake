@@ -14,11 +14,23 @@ set(subjects
     llm/formats/hf_tensors.cc
     llm/formats/hf_tokenizer.cc
     llm/formats/safetensors_folder.cc
+    ops_transformer/base/context.cc
+    ops_transformer/base/cpu_count.cc
+    ops_transformer/base/isa.cc
+    ops_transformer/base/memory.cc
     ops_transformer/base/tensor_view.cc
+    ops_transformer/base/thread_pool.cc
     ops_transformer/base/validate.cc
     ops_transformer/gemm/dequantise.cc
+    ops_transformer/gemm/float_weights.cc
+    ops_transformer/gemm/integer_weights.cc
+    ops_transformer/gemm/pack_strided.cc
+    ops_transformer/gemm/packed_weights.cc
+    ops_transformer/gemm/quantised_weights.cc
     ops_transformer/gemm/read_block.cc
-    ops_transformer/posembedding/rope_scaling.cc)
+    ops_transformer/gemm/weight_formats.cc
+    ops_transformer/posembedding/rope_scaling.cc
+    ops_transformer/profiler/profiler.cc)
 set(fuzzers)
 foreach(family ${families})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${family}/*_fuzz.cc)
@@ -38,8 +50,8 @@ endforeach()
 list(REMOVE_DUPLICATES subjects)
 list(TRANSFORM subjects PREPEND ${CMAKE_SOURCE_DIR}/)
 add_library(fuzz_subjects STATIC ${subjects})
-target_compile_options(fuzz_subjects PUBLIC ${coverage_flags})
-target_link_libraries(fuzz_subjects PUBLIC fuzz_support)
+target_compile_options(fuzz_subjects PUBLIC ${coverage_flags} -include ${CMAKE_SOURCE_DIR}/tests/support/without_kernels.h)
+target_link_libraries(fuzz_subjects PUBLIC fuzz_support Threads::Threads)
 foreach(source ${fuzzers})
   get_filename_component(name ${source} NAME_WE)
   add_executable(${name} ${source})

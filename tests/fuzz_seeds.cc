@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes what the fuzzers start from: `fuzz_seeds DIR` makes DIR/gguf_fuzz and DIR/safetensors_fuzz with small files
-// that use every part of the formats. The tokenizers' fuzzers start from random bytes: from nothing libFuzzer's first
-// seconds go into inputs too short to make a vocabulary. The sampler's finds its way from nothing.
+// Writes what the fuzzers start from: `fuzz_seeds DIR` makes DIR/gguf_fuzz, DIR/safetensors_fuzz and
+// DIR/weights_file_fuzz with small files that use every part of the formats. The tokenizers' fuzzers start from random
+// bytes: from nothing libFuzzer's first seconds go into inputs too short to make a vocabulary. The sampler's finds its
+// way from nothing.
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -48,6 +49,37 @@ void write_safetensors(const std::filesystem::path& folder) {
   }
 }
 
+// Their checksums are 0: the fuzzer puts in the right ones.
+void write_weights(const std::filesystem::path& folder) {
+  using ops_transformer::test::GgufWriter;
+  std::filesystem::create_directories(folder);
+  int count = 0;
+  const auto name = [](std::string text) {
+    text.resize(16);
+    return text;
+  };
+  const auto write = [&](const char* dtype, std::int64_t num_outputs, std::int64_t num_inputs, std::int64_t num_gated,
+                         std::int64_t bytes, const char* scales = "f32", std::int64_t group_len = 0,
+                         std::uint32_t has_zeros = 0) {
+    std::string file =
+        "OTWEIGHT" + GgufWriter::raw(std::uint32_t{1}) + GgufWriter::raw(std::uint32_t{128}) + name(dtype);
+    for (std::int64_t value : {num_outputs, num_inputs, num_gated, bytes, std::int64_t{0}})
+      file += GgufWriter::raw(value);
+    file += name(scales) + GgufWriter::raw(group_len) + GgufWriter::raw(has_zeros) + std::string(28, '\0');
+    std::ofstream(folder / std::to_string(count++), std::ios::binary) << file << std::string(std::size_t(bytes), 'w');
+  };
+  write("f32", 3, 2, 0, 128);
+  write("f32", 32, 1, 5, 128);  // of pack_gate_up
+  write("bf16", 17, 3, 0, 256);
+  write("f16", 0, 8, 0, 0);
+  write("s8", 2, 32, 0, 576, "f16", 32, 1);
+  write("s4", 16, 64, 0, 640, "bf16", 0, 1);
+  write("u8", 1, 5, 0, 256);
+  write("q8_0", 1, 32, 0, 576);
+  write("q4_k", 1, 255, 0, 100);
+  write("i32", 1, 1, 0, 64);
+}
+
 void write_random(const std::filesystem::path& folder) {
   std::filesystem::create_directories(folder);
   std::mt19937 random(1);
@@ -65,6 +97,7 @@ int main(int argc, char** argv) {
   using ops_transformer::test::GgufWriter;
   if (argc != 2) return 2;
   write_safetensors(std::filesystem::path(argv[1]) / "safetensors_fuzz");
+  write_weights(std::filesystem::path(argv[1]) / "weights_file_fuzz");
   write_random(std::filesystem::path(argv[1]) / "tokenizer_fuzz");
   write_random(std::filesystem::path(argv[1]) / "tokenizer_json_fuzz");
   const std::filesystem::path folder = std::filesystem::path(argv[1]) / "gguf_fuzz";
