@@ -80,7 +80,8 @@ value_dim; f32, bf16, f16 (dtype of query, or query f32) or int8 with k_scales a
 broadcast to the pages as in flash_attention. page_table [batch, max_pages] int32: key t of a sequence
 lies in page page_table[b, t // page_size], row t % page_size; entries past the last needed one are not
 read. kv_lens [batch], int32 or int64. tree [total_q, n]. lse: an array [total_q, num_q_heads] f32 that
-is written.)");
+is written. First pages that neighbouring
+sequences share are read once for all of them (not in deterministic contexts).)");
 }
 
 }  // namespace ops_transformer::python

@@ -369,6 +369,49 @@ void codes_decode(benchmark::State& state) {
   state.counters["us/layer"] = layer_bytes / median(rates) * 1e6;
 }
 
+// Decode of 16 sequences over the same prefix and 64 keys of their own, by turns with the same where each has its own
+// copy of the prefix. Args: query heads, key heads, prefix, dtype; dim 128, pages of 64.
+void shared_prefix_decode(benchmark::State& state) {
+  constexpr std::int64_t kBatch = 16, kOwn = 64, kPage = 64, kDim = 128;
+  const std::int64_t heads = state.range(0), kv_heads = state.range(1), prefix = state.range(2);
+  const DType dtype = state.range(3) ? DType::bf16 : DType::f32;
+  const std::int64_t num_pages = kBatch * (prefix + kOwn) / kPage;
+  KvPool cache({.num_layers = 1,
+                .num_kv_heads = kv_heads,
+                .head_dim = kDim,
+                .page_size = kPage,
+                .num_pages = num_pages + prefix / kPage,
+                .dtype = dtype});
+  const KvPages pages = cache.pages(0);
+  fill(static_cast<std::byte*>(pages.k.data()), std::size_t(pages.k.num_elements()), dtype);
+  fill(static_cast<std::byte*>(pages.v.data()), std::size_t(pages.v.num_elements()), dtype);
+  const std::int64_t in_table = (prefix + kOwn) / kPage;
+  std::vector<std::int32_t> own(static_cast<std::size_t>(kBatch * in_table)), shared;
+  std::iota(own.begin(), own.end(), 0);
+  shared = own;
+  for (std::size_t i = 0; i < shared.size(); ++i) {
+    if (std::int64_t(i) % in_table < prefix / kPage) shared[i] = own[i % std::size_t(in_table)];
+  }
+  const std::vector<std::int32_t> lens(kBatch, std::int32_t(prefix + kOwn));
+  Tensor q(DType::f32, {kBatch, heads, kDim}), out(DType::f32, {kBatch, heads, kDim});
+  std::vector<std::int64_t> offsets(kBatch + 1);
+  std::iota(offsets.begin(), offsets.end(), 0);
+  Context context;
+  const auto decode = [&](const std::vector<std::int32_t>& table) {
+    const auto view = PagedKvView::from_arrays(pages.k, pages.v, {table.data(), DType::i32, {kBatch, in_table}},
+                                               {lens.data(), DType::i32, {kBatch}});
+    return seconds_of(
+        [&] { flash_attention_paged(context, q.view(), view, out.view(), offsets, {.mask = Mask::causal}); });
+  };
+  std::vector<double> gains;
+  for (auto _ : state) {
+    const double alone = decode(own), together = decode(shared);
+    state.SetIterationTime(together);
+    gains.push_back(alone / together);
+  }
+  state.counters["of_own"] = median(gains);
+}
+
 BENCHMARK(causal_prefill)
     ->Args({9, 3, 64, 512, 1})
     ->Args({9, 3, 64, 512, 0})
@@ -399,6 +442,11 @@ BENCHMARK(paged_decode)
     ->Args({32, 8, 128, 4096, 1, 64})
     ->Args({32, 8, 128, 32768, 1, 64})
     ->Args({32, 8, 128, 32768, 0, 64})
+    ->UseManualTime()
+    ->Iterations(7)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK(shared_prefix_decode)
+    ->ArgsProduct({{32}, {32, 8}, {1024, 4096}, {0, 1}})
     ->UseManualTime()
     ->Iterations(7)
     ->Unit(benchmark::kMillisecond);

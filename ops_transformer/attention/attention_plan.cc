@@ -29,6 +29,7 @@ AttentionPlan plan(const AttentionProblem& problem, const DeviceSpec& device, co
   AttentionPlan plan{};
   plan.bf16_dot = device.bf16_dot_len == 2 && problem.kv_dtype == DType::bf16;
   plan.decode_rows = !policy.deterministic && group <= kMaxDecodeRows;
+  plan.share_prefixes = !policy.deterministic;
   plan.split_keys = !policy.deterministic && policy.num_threads > 1;
   // Must not depend on lengths: in deterministic mode the tiles' borders are part of the result.
   plan.key_tile = policy.block_size == 0 ? 128 : tile_of(policy.block_size);

@@ -28,6 +28,7 @@ struct AttentionPolicy {
 struct AttentionPlan {
   bool bf16_dot;           // tiles of bf16 pairs, else f32
   bool decode_rows;        // sequences of one query take flash_decode
+  bool share_prefixes;     // keys that sequences of pages share are read once for all of them
   bool split_keys;         // a sequence's keys may be shared out; the partial results are merged
   int key_tile;            // keys packed at a time
   int block_rows;          // rows (query x head of the group) in the lanes of a block

@@ -2,11 +2,13 @@
 // Masks, bias, soft-cap, ALiBi and sinks in every combination, against their definitions in float64; hidden keys and
 // values are NaN or infinite.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "ops_transformer/attention/attention_kernel.h"
@@ -388,6 +390,27 @@ TEST(Dropout, DependsOnSeedAndPlaceOnly) {
       EXPECT_EQ(run(context, 42), expected) << isa_name(isa);
     }
   }
+}
+
+// Case 20: offsets in a mask of more than 2^31 cells. Most of it is never written, and read as one page of zeros.
+TEST(HiddenBlocks, MaskOfMoreThanTwoToThe31Cells) {
+  constexpr std::int64_t kLen = 46342;
+  constexpr std::size_t kBytes = std::size_t{kLen} * kLen;
+  void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  madvise(memory, kBytes, MADV_NOHUGEPAGE);
+  auto* visible = static_cast<std::uint8_t*>(memory);
+  for (std::int64_t row = 0; row < kLen; ++row) visible[row * kLen + row % 7] = 1;
+  const std::vector<float> zeros(kLen);
+  std::vector<float> v(kLen), out(kLen, NAN);
+  std::iota(v.begin(), v.end(), 0.0f);
+  Context context({.num_threads = 2});
+  const std::vector<std::int64_t> sizes = {1, 1, kLen, 1};
+  flash_attention(context, {zeros.data(), DType::f32, sizes}, {zeros.data(), DType::f32, sizes},
+                  {v.data(), DType::f32, sizes}, {out.data(), DType::f32, sizes},
+                  {.visible = ConstTensorView(memory, DType::boolean, {kLen, kLen})});
+  munmap(memory, kBytes);
+  for (std::int64_t row = 0; row < kLen; ++row) ASSERT_EQ(out[std::size_t(row)], float(row % 7)) << row;
 }
 
 }  // namespace

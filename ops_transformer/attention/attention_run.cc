@@ -15,15 +15,17 @@ constexpr float kLn2 = 0.693147181f, kLog2E = 1.44269504f;
 constexpr float kNoSink = -std::numeric_limits<float>::infinity();
 
 void merge(const AttentionArgs& args, const AttentionSequence& sequence, const AttentionMerge& merge, MergeRowFn* fn) {
-  AttentionPart parts[kMaxParts + 1];
-  float weights[kMaxParts + 1];
+  AttentionPart parts[2 * kMaxParts + 1];
+  float weights[2 * kMaxParts + 1];
   for (std::int64_t r = 0; r < merge.num_rows; ++r) {
-    for (int p = 0; p < merge.num_parts; ++p) {
-      const float* state = args.partials + (merge.first_partial + p * merge.num_rows + r) * args.partial_stride;
-      parts[p] = {state, DType::f32, state[args.partial_stride - 2], state[args.partial_stride - 1], 1.0f};
-    }
+    int num_parts = 0;
+    const auto add_part = [&](std::int64_t partial) {
+      const float* state = args.partials + partial * args.partial_stride;
+      parts[num_parts++] = {state, DType::f32, state[args.partial_stride - 2], state[args.partial_stride - 1], 1.0f};
+    };
+    for (int p = 0; p < merge.num_shared_parts; ++p) add_part(merge.shared_partial + p * merge.shared_rows + r);
+    for (int p = 0; p < merge.num_parts; ++p) add_part(merge.first_partial + p * merge.num_rows + r);
     const RowPlace place = row_place(args, merge.kv_head, merge.first_row + r);
-    int num_parts = merge.num_parts;
     const float sink = args.sinks ? args.sinks[place.head] : kNoSink;
     if (sink != kNoSink) parts[num_parts++] = {nullptr, DType::f32, sink * kLog2E, 1.0f, 0.0f};
     fn(parts, num_parts, {1.0f, kLn2},
@@ -54,8 +56,8 @@ void run_attention(CallScope& call, Zone& zone, const AttentionProblem& problem,
   zone.plan([&] { return describe(chosen); });
   args.key_tile = chosen.key_tile;
   args.partial_stride = chosen.partial_stride;
-  const AttentionSchedule work =
-      schedule(chosen, args, problem.num_kv_heads, sequences, call.num_threads(), call.arena());
+  const SharedPrefixes shared = share_prefixes(chosen, args, sequences, call.arena());
+  const AttentionSchedule work = schedule(chosen, args, problem.num_kv_heads, shared, call.num_threads(), call.arena());
   args.partials = call.arena().allocate<float>(std::size_t(work.num_partial_rows * chosen.partial_stride)).data();
   std::byte* scratch = call.arena().allocate_bytes(chosen.scratch_bytes * std::size_t(call.num_threads()));
   AttentionFn* tiles = chosen.bf16_dot ? flash_tiles_bf16.at(context.isa()) : flash_tiles.at(context.isa());
@@ -63,7 +65,7 @@ void run_attention(CallScope& call, Zone& zone, const AttentionProblem& problem,
   call.parallel_for(work.items.size(), [&](std::size_t i, int worker) {
     const AttentionItem& item = work.items[i];
     AttentionFn* fn = item.by_rows ? decode : tiles;
-    fn(args, sequences[std::size_t(item.sequence)], item, scratch + std::size_t(worker) * chosen.scratch_bytes);
+    fn(args, shared.sequences[std::size_t(item.sequence)], item, scratch + std::size_t(worker) * chosen.scratch_bytes);
   });
   MergeRowFn* merge_row = merge_attention_row.at(context.isa());
   const auto merge_one = [&](std::size_t i, int) {

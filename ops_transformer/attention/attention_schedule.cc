@@ -44,6 +44,18 @@ double total_cost(const AttentionPlan& plan, const AttentionArgs& args, const At
   return cost;
 }
 
+// Of one of the sequences that share a prefix: what is left to it.
+AttentionSequence beyond(const AttentionSequence& sequence, const SharedPrefix& prefix) {
+  AttentionSequence rest = sequence;
+  rest.kv_len -= prefix.len;
+  rest.first_position -= prefix.len;
+  return rest;
+}
+
+double prefix_cost(const AttentionPlan& plan, const AttentionArgs& args, const AttentionSequence& together) {
+  return plan.tile_cost * double(together.kv_len) * double(num_blocks(plan, args, together));
+}
+
 // Counts in a first pass, fills in a second.
 struct Sink {
   AttentionItem* items = nullptr;
@@ -84,7 +96,43 @@ class Cutter {
     }
   }
 
+  // The rows of all sequences over the shared keys, then each sequence over its own; all states are merged.
+  void add_prefix(const SharedPrefix& prefix, std::span<const AttentionSequence> sequences) {
+    const AttentionSequence& together = sequences[std::size_t(prefix.together)];
+    const double cost = prefix_cost(plan_, args_, together);
+    left_ -= cost * num_kv_heads_;
+    const std::int64_t num_rows = together.q_len * args_.group, num_parts = parts_of(prefix.len, cost),
+                       num_tiles = (prefix.len + plan_.key_tile - 1) / plan_.key_tile;
+    Merged shared{prefix.len, sink_.num_partial_rows, num_rows, int(num_parts)};
+    sink_.num_partial_rows += num_kv_heads_ * num_parts * num_rows;
+    const std::int64_t step = plan_.blocks_per_item * plan_.block_rows;
+    for (int kv_head = 0; kv_head < num_kv_heads_; ++kv_head) {
+      for (std::int64_t part = 0; part < num_parts; ++part) {
+        for (std::int64_t row = 0; row < num_rows; row += step) {
+          sink_.add(AttentionItem{prefix.together, kv_head, row, std::min(row + step, num_rows),
+                                  num_tiles * part / num_parts * plan_.key_tile,
+                                  std::min(prefix.len, num_tiles * (part + 1) / num_parts * plan_.key_tile),
+                                  shared.partial + (kv_head * num_parts + part) * num_rows + row, false});
+        }
+      }
+    }
+    for (std::int32_t index = prefix.first; index < prefix.first + prefix.count; ++index) {
+      const AttentionSequence& sequence = sequences[std::size_t(index)];
+      const std::int64_t own_rows = sequence.q_len * args_.group;
+      const bool by_rows = takes_decode(plan_, args_, sequence);
+      AttentionItem item{index, 0, 0, own_rows, prefix.len, sequence.kv_len, -1, by_rows};
+      add_rows(item, {prefix.len, sequence.kv_len}, total_cost(plan_, args_, beyond(sequence, prefix)), &shared);
+      shared.partial += own_rows;
+    }
+  }
+
  private:
+  // Where the states over shared keys lie, of a sequence's first row in the first head.
+  struct Merged {
+    std::int64_t first_key, partial, num_rows;
+    int num_parts;
+  };
+
   // From the last rows to the first, which under a causal mask is from the longest to the shortest; the items shrink
   // with what is left, so that the threads end together.
   void add_blocks(const AttentionSequence& sequence, AttentionItem item) {
@@ -119,19 +167,26 @@ class Cutter {
   }
 
   // For every head, rows that see `keys` at `cost`: one item, or equal parts of the keys that are worth one each.
-  void add_rows(AttentionItem item, KeyRange keys, double cost) {
+  void add_rows(AttentionItem item, KeyRange keys, double cost, const Merged* shared = nullptr) {
     left_ -= cost * num_kv_heads_;
     const std::int64_t first_tile = keys.first / plan_.key_tile;
     const std::int64_t num_tiles = (keys.last + plan_.key_tile - 1) / plan_.key_tile - first_tile;
     const std::int64_t num_parts = parts_of(keys.last - keys.first, cost);
-    if (num_parts <= 1) return add_whole(item);
+    if (num_parts <= 1 && !shared) return add_whole(item);
+    const std::int64_t first = shared ? shared->first_key : 0;
     const std::int64_t num_rows = item.last_row - item.first_row, end = item.last_key;
     for (item.kv_head = 0; item.kv_head < num_kv_heads_; ++item.kv_head) {
-      sink_.add(AttentionMerge{item.sequence, item.kv_head, item.first_row, num_rows, sink_.num_partial_rows,
-                               int(num_parts)});
+      AttentionMerge merge{item.sequence, item.kv_head,           item.first_row,
+                           num_rows,      sink_.num_partial_rows, int(num_parts)};
+      if (shared) {
+        merge.shared_partial = shared->partial + item.kv_head * shared->num_parts * shared->num_rows;
+        merge.shared_rows = shared->num_rows;
+        merge.num_shared_parts = shared->num_parts;
+      }
+      sink_.add(merge);
       for (std::int64_t part = 0; part < num_parts; ++part) {
         const auto border = [&](std::int64_t i) { return (first_tile + num_tiles * i / num_parts) * plan_.key_tile; };
-        item.first_key = border(part);
+        item.first_key = std::max(first, border(part));
         item.last_key = part + 1 == num_parts ? end : border(part + 1);
         item.partial = sink_.num_partial_rows;
         sink_.num_partial_rows += num_rows;
@@ -144,6 +199,7 @@ class Cutter {
   std::int64_t parts_of(std::int64_t num_keys, double cost) const {
     if (!plan_.split_keys || cost <= 1.5 * equal_share_) return 1;
     const std::int64_t most = std::min(num_keys / plan_.split_len, std::int64_t{kMaxParts});
+    if (most < 1) return 1;
     const auto wanted = std::int64_t(cost / equal_share_ + 0.99);
     for (std::int64_t parts = wanted; parts < wanted + num_threads_ && parts <= most; ++parts) {
       if (parts * num_kv_heads_ % num_threads_ == 0) return parts;
@@ -162,13 +218,29 @@ class Cutter {
 }  // namespace
 
 AttentionSchedule schedule(const AttentionPlan& plan, const AttentionArgs& args, int num_kv_heads,
-                           std::span<const AttentionSequence> sequences, int num_threads, Arena& arena) {
+                           const SharedPrefixes& work, int num_threads, Arena& arena) {
+  const auto& [sequences, prefixes] = work;
+  const std::size_t batch = sequences.size() - prefixes.size();
   double cost = 0;
-  for (const AttentionSequence& sequence : sequences) cost += total_cost(plan, args, sequence) * num_kv_heads;
+  for (std::size_t i = 0; i < batch; ++i) cost += total_cost(plan, args, sequences[i]);
+  for (const SharedPrefix& prefix : prefixes) {
+    cost += prefix_cost(plan, args, sequences[std::size_t(prefix.together)]);
+    for (std::int32_t i = prefix.first; i < prefix.first + prefix.count; ++i) {
+      const AttentionSequence& sequence = sequences[std::size_t(i)];
+      cost += total_cost(plan, args, beyond(sequence, prefix)) - total_cost(plan, args, sequence);
+    }
+  }
+  cost *= num_kv_heads;
   const auto pass = [&](Sink& sink) {
     Cutter cutter(plan, args, num_kv_heads, num_threads, cost, sink);
-    for (std::size_t i = 0; i < sequences.size(); ++i) {
-      if (sequences[i].q_len > 0) cutter.add_sequence(sequences[i], std::int32_t(i));
+    std::size_t next = 0;
+    for (std::size_t i = 0; i < batch; ++i) {
+      if (next < prefixes.size() && i == std::size_t(prefixes[next].first)) {
+        cutter.add_prefix(prefixes[next], sequences);
+        i += std::size_t(prefixes[next++].count) - 1;
+      } else if (sequences[i].q_len > 0) {
+        cutter.add_sequence(sequences[i], std::int32_t(i));
+      }
     }
   };
   Sink count;

@@ -6,6 +6,7 @@
 
 #include "ops_transformer/attention/attention_kernel.h"
 #include "ops_transformer/attention/attention_plan.h"
+#include "ops_transformer/attention/shared_prefix.h"
 #include "ops_transformer/base/memory.h"
 
 namespace ops_transformer {
@@ -16,6 +17,9 @@ struct AttentionMerge {
   std::int64_t first_row, num_rows;
   std::int64_t first_partial;
   int num_parts;
+  // Over keys shared with other sequences: row r of part p is row shared_partial + p * shared_rows + r.
+  std::int64_t shared_partial = 0, shared_rows = 0;
+  int num_shared_parts = 0;
 };
 
 inline constexpr int kMaxParts = 64;
@@ -28,6 +32,6 @@ struct AttentionSchedule {
 
 /// Cuts the sequences into items of about equal cost. Nothing is allocated but from the arena.
 AttentionSchedule schedule(const AttentionPlan& plan, const AttentionArgs& args, int num_kv_heads,
-                           std::span<const AttentionSequence> sequences, int num_threads, Arena& arena);
+                           const SharedPrefixes& work, int num_threads, Arena& arena);
 
 }  // namespace ops_transformer

@@ -81,7 +81,7 @@ TEST(AttentionSchedule, CoversEveryRowAndKeyOnce) {
           sequence_of(random.integer(0, 2) ? 1 : random.integer(0, 400), random.integer(0, 5000), left, right));
     }
     Arena arena;
-    const AttentionSchedule work = schedule(chosen, args, problem.num_kv_heads, sequences, num_threads, arena);
+    const AttentionSchedule work = schedule(chosen, args, problem.num_kv_heads, {sequences, {}}, num_threads, arena);
     // By sequence, head and first row: the key ranges of its parts.
     std::map<std::tuple<int, int, std::int64_t>, std::vector<const AttentionItem*>> groups;
     std::int64_t partial_rows = 0;
@@ -135,12 +135,12 @@ TEST(AttentionSchedule, SharesAFewHeadsAmongThreads) {
   Arena arena;
   const std::vector<AttentionSequence> decode = {sequence_of(1, 4096, kNone, 0)},
                                        prefill = {sequence_of(512, 512, kNone, 0)};
-  const AttentionSchedule parts = schedule(chosen, args, 3, decode, 2, arena);
+  const AttentionSchedule parts = schedule(chosen, args, 3, {decode, {}}, 2, arena);
   EXPECT_EQ(parts.items.size() % 2, 0u);
   std::int64_t longest = 0;
   for (const AttentionItem& item : parts.items) longest = std::max(longest, item.last_key - item.first_key);
   EXPECT_LE(double(longest) * double(parts.items.size()), 1.15 * 3 * 4096);
-  const AttentionSchedule blocks = schedule(chosen, args, 3, prefill, 2, arena);
+  const AttentionSchedule blocks = schedule(chosen, args, 3, {prefill, {}}, 2, arena);
   const auto cost = [](const AttentionItem& item) { return (item.last_row - item.first_row) * item.last_row; };
   std::int64_t total = 0;
   for (const AttentionItem& item : blocks.items) total += cost(item);
