@@ -15,11 +15,11 @@ namespace ops_transformer {
 struct FusedRopeAttentionOptions {
   std::optional<ConstTensorView> positions{};  // [kv_len] or [batch, kv_len], i32 | i64, of the keys; unset: 0, 1, ...
   bool causal = false;
-  std::optional<float> softmax_scale{};   // unset: 1 / sqrt(head_dim)
-  std::optional<TensorView> lse{};        // out, [batch, num_q_heads, q_len] f32
-  std::optional<TensorView> rotated_k{};  // out, rotated keys as they go into products but rounded just once, f32 |
-                                          // bf16 | f16: [batch, num_kv_heads, kv_len, head_dim], or with k_slots the
-                                          // pages of a cache [num_pages, num_kv_heads, page_size, head_dim]
+  std::optional<float> softmax_scale{};     // unset: 1 / sqrt(head_dim)
+  std::optional<TensorView> lse{};          // out, [batch, num_q_heads, q_len] f32
+  std::optional<TensorView> rotated_k{};    // out, rotated keys as they go into products but rounded just once, f32 |
+                                            // bf16 | f16: [batch, num_kv_heads, kv_len, head_dim], or with k_slots the
+                                            // pages of a cache [num_pages, num_kv_heads, page_size, head_dim]
   std::span<const std::int64_t> k_slots{};  // [batch * kv_len], of the keys: page * page_size + row, all different, or
                                             // -1: not kept
 };

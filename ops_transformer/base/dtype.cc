@@ -6,6 +6,7 @@
 namespace ops_transformer {
 namespace {
 
+// clang-format off
 constexpr std::array<DTypeInfo, kNumDTypes> kInfo = {{
     {"f32", 1, 4, 0},
     {"f16", 1, 2, 1},
@@ -27,6 +28,7 @@ constexpr std::array<DTypeInfo, kNumDTypes> kInfo = {{
     {"q5_k", 256, 176, 13},
     {"q6_k", 256, 210, 14},
 }};
+// clang-format on
 
 }  // namespace
 

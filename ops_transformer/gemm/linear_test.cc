@@ -165,8 +165,8 @@ TEST(Linear, Activations) {
   for (Isa isa : supported_isas()) {
     if (!multiply_f32.row(isa)) continue;
     Context context({.num_threads = 1, .isa = isa});
-    for (Activation activation :
-         {Activation::none, Activation::relu, Activation::silu, Activation::gelu_tanh, Activation::gelu_erf, Activation::gelu_fast}) {
+    for (Activation activation : {Activation::none, Activation::relu, Activation::silu, Activation::gelu_tanh,
+                                  Activation::gelu_erf, Activation::gelu_fast}) {
       // x times the unit weight is x itself, so this is the activation's own error, far tails included.
       std::vector<float> x, y;
       for (float v = -30.0f; v <= 30.0f; v += 0.01f) x.push_back(v);
