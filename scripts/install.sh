@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 packages=(ca-certificates ccache cmake g++ git ninja-build pkg-config python3 python3-dev python3-venv
-          libbenchmark-dev libcli11-dev libdlpack-dev libfmt-dev libgtest-dev libpcre2-dev libutf8proc-dev nlohmann-json3-dev)
+          libbenchmark-dev libcli11-dev libdlpack-dev libedit-dev libfmt-dev libgtest-dev libpcre2-dev libutf8proc-dev nlohmann-json3-dev)
 if [[ ${1:-} == ci ]]; then
   packages+=(clang-19 clang-format-19 libclang-rt-19-dev llvm-19 binutils)
 fi

@@ -5,11 +5,13 @@
 #include <span>
 #include <string>
 
+#include "ops_transformer/base/export.h"
+
 namespace ops_transformer::llm {
 
 /// A file that appears under its name when it is complete and not before; gone where it never is. Every function throws
 /// SystemFailure where the system refuses.
-class OutputFile {
+class OPS_TRANSFORMER_API OutputFile {
  public:
   /// Makes the file beside `path` and reserves `size` bytes of space. Throws InvalidArgument where `path` is there and
   /// not to be overwritten, or is no regular file.
