@@ -392,7 +392,7 @@ TEST(Dropout, DependsOnSeedAndPlaceOnly) {
   }
 }
 
-// Case 20: offsets in a mask of more than 2^31 cells. Most of it is never written, and read as one page of zeros.
+// Offsets in such a mask overflow 32 bits. Most of it is never written, and read as one page of zeros.
 TEST(HiddenBlocks, MaskOfMoreThanTwoToThe31Cells) {
   constexpr std::int64_t kLen = 46342;
   constexpr std::size_t kBytes = std::size_t{kLen} * kLen;

@@ -2,26 +2,18 @@
 """The command, run as a user runs it: what it prints, its JSON, its exit codes, its errors."""
 import json
 import os
-import pathlib
 import subprocess
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[2]
-COMMAND = pathlib.Path(os.environ.get("OPS_TRANSFORMER_COMMAND", ROOT / "build/release/bin/ops-transformer"))
+from command import command_path, run_command
+
 USAGE, BAD_FILE = 2, 3
 QUESTION = "Why is the sky blue?"
 
 
-@pytest.fixture(autouse=True)
-def command_is_built():
-    if not COMMAND.exists():
-        pytest.skip(f"no command at {COMMAND}: scripts/build.sh builds it")
-
-
 def run(*arguments, stdin="", env=None):
-    environment = {**os.environ, **(env or {})}
-    return subprocess.run([COMMAND, *map(str, arguments)], input=stdin, capture_output=True, text=True, timeout=300, env=environment)
+    return run_command(*arguments, input=stdin, env={**os.environ, **(env or {})})
 
 
 def run_json(*arguments, **kwargs):
@@ -152,7 +144,7 @@ def test_bytes_outside_the_vocabulary_are_reported(model_path, tmp_path):
                                        ["generate", "--prompt", "x", "--max-tokens", 2, "--model"],
                                        ["generate", "--prompt", "x", "--max-tokens", 2, "--json", "--model"]])
 def test_output_that_cannot_be_written_fails(model_path, arguments):
-    command = [COMMAND, *map(str, arguments), *([model_path] if arguments[-1] == "--model" else [])]
+    command = [command_path(), *map(str, arguments), *([model_path] if arguments[-1] == "--model" else [])]
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300)
     assert done.returncode == 1 and "standard output" in done.stderr

@@ -3,7 +3,6 @@
 
 import json
 import os
-import pathlib
 import signal
 import subprocess
 import time
@@ -15,9 +14,9 @@ import pytest
 import ops_transformer as ops
 
 pytest.importorskip("safetensors")
+from command import command_path, run_command  # noqa: E402
 from reference_transformers import LLAMA3, VOCAB, logits, make_config, make_tensors, write_folder  # noqa: E402
 
-COMMAND = pathlib.Path(os.environ.get("OPS_TRANSFORMER_COMMAND", pathlib.Path(__file__).parents[2] / "build/release/bin/ops-transformer"))
 TOKENS = [104, 101, 32, 258, 7, 256, 99, 250, 0, 17, 33, 65, 66, 67, 104, 101, 31, 8, 9, 200]
 USAGE, BAD_FILE = 2, 3
 V5_ROPE = {"full_attention": {"rope_theta": 5e5, "rope_type": "linear", "factor": 4.0},
@@ -36,14 +35,8 @@ MODELS = {
 }
 
 
-def command(*arguments, **options):
-    if not COMMAND.exists():
-        pytest.skip(f"no command at {COMMAND}: scripts/build.sh builds it")
-    return subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=300, **options)
-
-
 def convert(*arguments):
-    done = command("convert", *arguments, "--json")
+    done = run_command("convert", *arguments, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -104,7 +97,7 @@ def test_types_have_the_bits_of_gguf(llama, tmp_path, dtype):
     assert reader.fields["general.file_type"].contents() == {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "bf16": 32}[dtype]
     model = ops.Model.load(tmp_path / "x.gguf", exact=True)
     assert model.config.vocab_size == VOCAB and np.isfinite(model.logits(TOKENS)).all()
-    assert command("convert", tmp_path / "x.gguf", "-o", tmp_path / "again.gguf", "--dtype", "f32").returncode == 0
+    assert run_command("convert", tmp_path / "x.gguf", "-o", tmp_path / "again.gguf", "--dtype", "f32").returncode == 0
     np.testing.assert_array_equal(ops.Model.load(tmp_path / "again.gguf", exact=True).logits(TOKENS), model.logits(TOKENS))
 
 
@@ -138,17 +131,17 @@ def test_sentencepiece_bpe(llama, tmp_path, rng, form):
             assert ours.encode(text) == peer.encode(text, add_special_tokens=False).ids, text
     file["normalizer"] = {"type": "BertNormalizer"}
     path.write_text(json.dumps(file))
-    done = command("inspect", "--model", folder)
+    done = run_command("inspect", "--model", folder)
     assert done.returncode == BAD_FILE and "BertNormalizer" in done.stderr
 
 
 def test_inspect(llama):
     folder, config, tensors = llama
     for path in (folder, folder / "model.safetensors"):
-        done = command("inspect", "--model", path, "--json")
+        done = run_command("inspect", "--model", path, "--json")
         found = json.loads(done.stdout)
         assert found["architecture"] == "llama" and len(found["tensors"]) == len(tensors)
-    assert "safetensors (1 file)" in command("inspect", "--model", folder).stdout
+    assert "safetensors (1 file)" in run_command("inspect", "--model", folder).stdout
 
 
 def test_refusals(llama, tmp_path):
@@ -156,7 +149,7 @@ def test_refusals(llama, tmp_path):
 
     def refused(*parts, code=BAD_FILE, **changes):
         (folder / "config.json").write_text(json.dumps({k: v for k, v in (config | changes).items() if v is not None}))
-        done = command("inspect", "--model", folder)
+        done = run_command("inspect", "--model", folder)
         assert done.returncode == code, done
         for part in parts:
             assert part in done.stderr, done.stderr
@@ -174,13 +167,13 @@ def test_refusals(llama, tmp_path):
         refused(f"vocab_size is {size}", "300 rows", vocab_size=size)
     refused("self_attn.q_proj.weight", "128", "256", num_attention_heads=8)
     (folder / "config.json").write_text("[" * 100000)
-    assert command("inspect", "--model", folder).returncode == BAD_FILE
+    assert run_command("inspect", "--model", folder).returncode == BAD_FILE
     (folder / "config.json").write_text('{"a": 1, "a": 2}')
-    assert "twice" in command("inspect", "--model", folder).stderr
+    assert "twice" in run_command("inspect", "--model", folder).stderr
     (folder / "config.json").unlink()
-    assert command("inspect", "--model", folder).returncode == 1
+    assert run_command("inspect", "--model", folder).returncode == 1
     os.mkfifo(folder / "config.json")
-    assert "not a regular file" in command("inspect", "--model", folder).stderr
+    assert "not a regular file" in run_command("inspect", "--model", folder).stderr
 
 
 def test_wrong_indices(tmp_path, rng):
@@ -191,7 +184,7 @@ def test_wrong_indices(tmp_path, rng):
 
     def refused(changes, *parts, code=BAD_FILE):
         path.write_text(json.dumps({"weight_map": {k: v for k, v in (index["weight_map"] | changes).items() if v != ""}}))
-        done = command("inspect", "--model", folder)
+        done = run_command("inspect", "--model", folder)
         assert done.returncode == code, done
         for part in parts:
             assert part in done.stderr, done.stderr
@@ -209,41 +202,39 @@ def test_wrong_indices(tmp_path, rng):
     shard = folder / next(iter(other))
     shard.rename(tmp_path / "elsewhere")
     shard.symlink_to(tmp_path / "elsewhere")
-    assert command("inspect", "--model", folder).returncode == 0
+    assert run_command("inspect", "--model", folder).returncode == 0
 
 
 def test_output_is_whole_or_not_there(llama, tmp_path):
     folder, config, tensors = llama
     output = tmp_path / "out" / "model.gguf"
-    assert command("convert", folder, "-o", output).returncode == 1
+    assert run_command("convert", folder, "-o", output).returncode == 1
     output.parent.mkdir()
     output.write_text("mine")
-    done = command("convert", folder, "-o", output)
+    done = run_command("convert", folder, "-o", output)
     assert done.returncode == USAGE and "already" in done.stderr and output.read_text() == "mine"
-    assert command("convert", folder, "-o", output, "--force").returncode == 0 and output.stat().st_size > 1000
-    assert command("convert", folder, "-o", output.parent, "--force").returncode == USAGE
+    assert run_command("convert", folder, "-o", output, "--force").returncode == 0 and output.stat().st_size > 1000
+    assert run_command("convert", folder, "-o", output.parent, "--force").returncode == USAGE
     for dtype, part in (("q4_k", "q4_k"), ("q9", "q9")):
-        done = command("convert", folder, "-o", tmp_path / "x.gguf", "--dtype", dtype)
+        done = run_command("convert", folder, "-o", tmp_path / "x.gguf", "--dtype", dtype)
         assert done.returncode == USAGE and part in done.stderr
-    command("convert", folder, "-o", output, "--force", "--dtype", "q8_0")
-    done = command("convert", output, "-o", tmp_path / "x.gguf", "--dtype", "q4_0")
+    run_command("convert", folder, "-o", output, "--force", "--dtype", "q8_0")
+    done = run_command("convert", output, "-o", tmp_path / "x.gguf", "--dtype", "q4_0")
     assert done.returncode == USAGE and "already" in done.stderr
     tensors["model.layers.2.mlp.down_proj.weight"][5, 7] = 1e6
     write_folder(folder, config, tensors)
     before = output.read_bytes()
-    done = command("convert", folder, "-o", output, "--force", "--dtype", "f16")
+    done = run_command("convert", folder, "-o", output, "--force", "--dtype", "f16")
     assert done.returncode == BAD_FILE and "ffn_down" in done.stderr and "1000000" in done.stderr
     assert output.read_bytes() == before and os.listdir(output.parent) == ["model.gguf"]
-    done = command("convert", folder, "-o", output, "--force", preexec_fn=lambda: __import__("resource").setrlimit(
+    done = run_command("convert", folder, "-o", output, "--force", preexec_fn=lambda: __import__("resource").setrlimit(
         __import__("resource").RLIMIT_FSIZE, (10000, 10000)))
     assert done.returncode != 0 and output.read_bytes() == before
 
 
 def test_interrupted(tmp_path, model_path):
-    if not COMMAND.exists():
-        pytest.skip("no command")
     for delay in (0.02, 0.05, 0.2):
-        process = subprocess.Popen([COMMAND, "convert", model_path, "-o", tmp_path / "x.gguf", "--dtype", "f32", "--force"])
+        process = subprocess.Popen([command_path(), "convert", model_path, "-o", tmp_path / "x.gguf", "--dtype", "f32", "--force"])
         time.sleep(delay)
         process.send_signal(signal.SIGINT)
         assert process.wait(60) in (-signal.SIGINT, 0)
