@@ -9,7 +9,8 @@ import subprocess
 import time
 
 import pytest
-from test_command import COMMAND, USAGE, run, run_json
+from command import command_path
+from test_command import USAGE, run, run_json
 
 SECONDS = 120  # for what should come at once
 
@@ -19,7 +20,7 @@ class Terminal:
 
     def __init__(self, *arguments):
         self.master, slave = pty.openpty()
-        self.process = subprocess.Popen([COMMAND, *map(str, arguments)], stdin=slave, stdout=slave, stderr=slave,
+        self.process = subprocess.Popen([command_path(), *map(str, arguments)], stdin=slave, stdout=slave, stderr=slave,
                                         start_new_session=True, preexec_fn=self._own_terminal)
         os.close(slave)
         self.seen = ""
@@ -179,7 +180,7 @@ def test_overflow_forgets_the_oldest_turns(model_path):
 
 
 def test_interrupt_ends_a_script(model_path):
-    process = subprocess.Popen([COMMAND, "chat", "--model", model_path, "--max-tokens", "4000", "--ignore-eos"],
+    process = subprocess.Popen([command_path(), "chat", "--model", model_path, "--max-tokens", "4000", "--ignore-eos"],
                                stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     process.stdin.write(b"Count.\n")
     process.stdin.flush()
