@@ -8,7 +8,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 packages=(ca-certificates ccache cmake g++ git ninja-build pkg-config python3 python3-dev python3-venv
           libbenchmark-dev libcli11-dev libdlpack-dev libedit-dev libfmt-dev libgtest-dev libpcre2-dev libutf8proc-dev nlohmann-json3-dev)
 if [[ ${1:-} == ci ]]; then
-  packages+=(clang-19 clang-format-19 libclang-rt-19-dev llvm-19 binutils)
+  packages+=(clang-19 clang-format-19 libclang-rt-19-dev llvm-19 binutils
+             g++-aarch64-linux-gnu libc6-dev-arm64-cross googletest qemu-user)
 fi
 
 missing=()

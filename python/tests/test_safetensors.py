@@ -242,20 +242,33 @@ def test_interrupted(tmp_path, model_path):
         assert whole in ([], ["x.gguf"])
 
 
-def test_smollm2_as_transformers_writes_it(tmp_path, model_path):
+SENTENCE = "The capital of France is Paris, and that of Italy is"
+
+
+def check_export(path, folder):
+    """A GGUF file as Transformers writes it into a folder has the same tokens and logits; those tokens."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    options = {"pretrained_model_name_or_path": model_path.parent, "gguf_file": model_path.name}
+    options = {"pretrained_model_name_or_path": path.parent, "gguf_file": path.name}
     model = transformers.AutoModelForCausalLM.from_pretrained(**options, dtype=torch.float32)
     model.hf_quantizer, model.is_quantized = None, False
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
-    transformers.AutoTokenizer.from_pretrained(**options).save_pretrained(tmp_path)
-    model.save_pretrained(tmp_path, max_shard_size="200MB")
-    expected = ops.Model.load(model_path, exact=True)
-    prompt = expected.tokenize("The capital of France is Paris, and that of Italy is")
-    found = ops.Model.load(tmp_path, exact=True)
-    assert found.tokenize("The capital of France is Paris, and that of Italy is") == prompt
+    transformers.AutoTokenizer.from_pretrained(**options).save_pretrained(folder)
+    model.save_pretrained(folder, max_shard_size="200MB")
+    expected, found = ops.Model.load(path, exact=True), ops.Model.load(folder, exact=True)
+    prompt = expected.tokenize(SENTENCE)
+    assert found.tokenize(SENTENCE) == prompt
     assert np.max(np.abs(found.logits(prompt) - expected.logits(prompt))) <= 1e-3
+    return prompt
+
+
+@pytest.mark.slow  # a minute: Transformers makes the tokenizer of 262 144 tokens anew
+def test_gemma3_as_transformers_writes_it(tmp_path, gemma_path):
+    check_export(gemma_path, tmp_path)
+
+
+def test_smollm2_as_transformers_writes_it(tmp_path, model_path):
+    prompt = check_export(model_path, tmp_path)
     llama_cpp = pytest.importorskip("llama_cpp")
     convert(tmp_path, "--output", tmp_path / "model.gguf", "--dtype", "bf16")
     peer = llama_cpp.Llama(str(tmp_path / "model.gguf"), n_ctx=256, verbose=False, n_threads=2)
