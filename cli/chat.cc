@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <set>
@@ -61,9 +62,11 @@ class Chat {
   void take(const std::string& line) {
     if (line.starts_with("//")) return ask(line.substr(1));
     if (!line.starts_with('/')) return ask(line);
-    const std::size_t space = line.find(' ');
-    const std::string word = line.substr(0, space);
-    const std::string rest = space == std::string::npos ? "" : line.substr(line.find_last_of(' ', space) + 1);
+    constexpr std::string_view kBlanks = " \t";
+    const std::size_t last = line.find_last_not_of(kBlanks), blank = std::min(line.find_first_of(kBlanks), last + 1);
+    const std::string word = line.substr(0, blank);
+    const std::size_t first = std::min(line.find_first_not_of(kBlanks, blank), last + 1);
+    const std::string rest = line.substr(first, last + 1 - first);
     if (word == "/save") return save(rest);
     if (!rest.empty()) throw InvalidArgument(fmt::format("chat: {} takes nothing, '{}' stands behind it", word, rest));
     if (word == "/reset") {

@@ -143,6 +143,12 @@ def test_a_script_ends_at_an_unknown_word(model_path):
 LONG = "word " * 60
 
 
+def test_words_may_have_blanks_around_them(model_path, tmp_path):
+    path = tmp_path / "a talk"
+    done = run("chat", "--model", model_path, "--max-tokens", 2, stdin=f"Hello\n/save \t {path} \n/reset \n/quit\t\nHello\n")
+    assert done.returncode == 0 and len(json.loads(path.read_text())["messages"]) == 2
+
+
 def test_overflow_is_an_error(model_path):
     for lines in ([LONG * 3], [LONG, LONG, LONG]):
         done = run("chat", "--model", model_path, "--context", 160, "--max-tokens", 20, "--ignore-eos", stdin="\n".join(lines))
