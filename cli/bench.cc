@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "cli/child.h"
 #include "cli/command.h"
 #include "cli/progress.h"
 #include "llm/llama_unfused.h"
@@ -157,7 +157,7 @@ Json measure(const Options& options) {
 
 // Runs this program again, so that each side's peak memory is its own; the child's JSON.
 Json measure_in_child(const Options& options, bool unfused) {
-  std::vector<std::string> words = {"ops-transformer", "bench", "--json", "--model", options.model.model};
+  std::vector<std::string> words = {"bench", "--json", "--model", options.model.model};
   for (const auto& [name, value] : {std::pair{"--prompt-tokens", options.prompt_tokens},
                                     {"--generate", options.generate},
                                     {"--depth", options.depth},
@@ -167,31 +167,7 @@ Json measure_in_child(const Options& options, bool unfused) {
   if (options.model.threads) words.insert(words.end(), {"--threads", std::to_string(*options.model.threads)});
   if (options.model.deterministic) words.push_back("--deterministic");
   if (unfused) words.push_back("--unfused");
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  int ends[2];
-  if (pipe(ends) != 0) throw SystemFailure("can't make a pipe");
-  const pid_t child = fork();
-  if (child == 0) {
-    dup2(ends[1], STDOUT_FILENO);
-    close(ends[0]);
-    close(ends[1]);
-    execv("/proc/self/exe", argv.data());
-    _exit(127);
-  }
-  close(ends[1]);
-  std::string output;
-  char buffer[4096];
-  for (ssize_t n; (n = read(ends[0], buffer, sizeof buffer)) > 0;) output.append(buffer, std::size_t(n));
-  close(ends[0]);
-  int status = 0;
-  constexpr const char* kFailure = "the measuring process failed";
-  if (child < 0 || waitpid(child, &status, 0) != child) throw SystemFailure(kFailure);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == kUsage) throw InvalidArgument(kFailure);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == kBadFile) throw InvalidFile(kFailure);
-  if (status != 0) throw SystemFailure(kFailure);
-  return Json::parse(output);
+  return run_in_child(std::move(words));
 }
 
 void compare(const Options& options) {

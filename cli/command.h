@@ -74,5 +74,6 @@ void add_bench(CLI::App& program);
 void add_perplexity(CLI::App& program);
 void add_explain(CLI::App& program);
 void add_convert(CLI::App& program);
+void add_compare(CLI::App& program);
 
 }  // namespace ops_transformer::cli

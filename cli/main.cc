@@ -47,6 +47,7 @@ int run(int argc, char** argv) {
   add_perplexity(program);
   add_explain(program);
   add_convert(program);
+  add_compare(program);
   try {
     try {
       program.parse(argc, argv);

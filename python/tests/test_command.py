@@ -218,6 +218,48 @@ def test_explain(op, shape, options):
     assert found["plan"] and len(found["reasons"]) >= 3
 
 
+def test_compare_attention(tmp_path):
+    page = tmp_path / "page.html"
+    options = ["--lens", "64,32", "--heads", 6, "--kv-heads", 3, "--head-dim", 40, "--repeat", 2]
+    for dtype in ("f32", "bf16"):
+        found = run_json("compare", "attention", *options, "--dtype", dtype)
+        assert [point["size"] for point in found["points"]] == [32, 64]
+        for point in found["points"]:
+            naive, flash = (point[side] for side in found["sides"])
+            inputs = (4 if dtype == "f32" else 2) * (2 * 6 + 2 * 3) * 40 * point["size"]
+            assert flash["bytes_moved"] == inputs and naive["bytes_moved"] == inputs + 4 * 4 * 6 * point["size"] ** 2
+            assert min(naive["seconds"], flash["seconds"], naive["peak_memory_bytes"], flash["peak_memory_bytes"]) > 0
+    table = run("compare", "attention", *options, "--html", page).stdout
+    assert "naive" in table and "flash_attention" in table
+    text = page.read_text()
+    assert text.count("<svg") == 2 and text.count("<tr>") == 4 and "<script" not in text and "http" not in text
+    for _ in range(2):
+        done = run("compare", "attention", *options, "--html", page)
+        assert done.returncode == USAGE and "already" in done.stderr
+        page.write_text("mine")
+    assert page.read_text() == "mine"
+    assert run("compare", "attention", *options, "--html", page, "--force").returncode == 0 and "<svg" in page.read_text()
+
+
+def test_compare_attention_leaves_out_what_does_not_fit():
+    """2.1 GB of scores under a limit of 2 GB."""
+    command = [command_path(), "compare", "attention", "--lens", "4096", "--heads", "32", "--head-dim", "1", "--repeat", "1", "--json"]
+    done = subprocess.run(["sh", "-c", 'ulimit -v 2000000 && exec "$@"', "sh", *command], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    naive, flash = (found["points"][0][side] for side in found["sides"])
+    assert "2.0 GB are free" in naive["refused"] and flash["seconds"] > 0
+
+
+@pytest.mark.parametrize(("options", "word"), [
+    (["--lens", "0"], "--lens"), (["--lens", "2,x"], "--lens"), (["--heads", 6, "--kv-heads", 4], "--heads is 6"),
+    (["--head-dim", 769], "--head-dim"), (["--dtype", "q4_0"], "--dtype"), (["--repeat", 0], "--repeat"),
+    (["--html", "/nowhere/page"], "/nowhere/page"), (["--threads", 0], "threads")])
+def test_compare_options_are_checked(options, word):
+    done = run("compare", "attention", *options)
+    assert done.returncode in (1, USAGE) and word in done.stderr and not done.stdout
+
+
 def test_profile(model_path, tmp_path):
     trace = tmp_path / "trace.json"
     done = run("generate", "--model", model_path, "--prompt", "x", "--max-tokens", 2, "--profile", trace)
