@@ -185,9 +185,14 @@ def test_overflow_forgets_the_oldest_turns(model_path):
     assert done.returncode == USAGE and "the context holds 160" in done.stderr
 
 
+def default_interrupt():
+    """What a shell starts in the background would ignore the signal."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_interrupt_ends_a_script(model_path):
     process = subprocess.Popen([command_path(), "chat", "--model", model_path, "--max-tokens", "4000", "--ignore-eos"],
-                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=default_interrupt)
     process.stdin.write(b"Count.\n")
     process.stdin.flush()
     assert process.stdout.read(1)
